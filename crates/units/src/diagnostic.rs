@@ -290,19 +290,6 @@ impl Diagnostics {
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(Diagnostic::is_error)
     }
-
-    /// `value` if nothing stands against it, otherwise all problems. Warnings do not stand against it and are dropped:
-    /// keep a copy where they are to be shown.
-    ///
-    /// # Errors
-    /// The problems themselves, if one is an error.
-    pub fn unless_errors<T>(self, value: T) -> Result<T, Self> {
-        if self.has_errors() {
-            Err(self)
-        } else {
-            Ok(value)
-        }
-    }
 }
 
 impl Deref for Diagnostics {
@@ -396,9 +383,9 @@ mod tests {
         let mut all = Diagnostics::new();
         assert!(all.is_empty() && !all.has_errors());
         all.push(Diagnostic::warning("T0117", "odd"));
-        assert_eq!(all.clone().unless_errors(7), Ok(7));
+        assert!(!all.has_errors());
         all.extend([Diagnostic::error("", "bad")]);
-        assert!(all.has_errors() && all.clone().unless_errors(7).is_err());
+        assert!(all.has_errors());
         assert_eq!(all.len(), 2);
         assert_eq!(all.to_string(), "warning[T0117]: odd\n\nerror: bad");
     }
