@@ -232,7 +232,8 @@ impl FromStr for DType {
     /// Reads the spellings of `PyTorch`, `config.json` files, safetensors and papers, in any case, with or without a
     /// leading `torch.`. A bare `fp8` or `float8` means E4M3, the type of weights and activations.
     ///
-    /// The variants `float8_e4m3fnuz` and `float8_e5m2fnuz` (another bias and another NaN) are different formats and are refused.
+    /// The variants `float8_e4m3fnuz` and `float8_e5m2fnuz` (another bias and another NaN) are different formats and
+    /// are refused.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let lower = text.trim().to_ascii_lowercase();
         let name = lower.strip_prefix("torch.").unwrap_or(&lower);

@@ -60,8 +60,8 @@ impl FloatFormat {
     pub const FP64: Self = Self::ieee("fp64", 11, 52);
     /// IEEE 754 binary32.
     pub const FP32: Self = Self::ieee("fp32", 8, 23);
-    /// `TensorFloat`-32: the operand format of tensor cores fed with fp32. 19 bits wide, stored in 32. Hardware may round
-    /// ties away from zero on the way in; here ties go to even as everywhere.
+    /// `TensorFloat`-32: the operand format of tensor cores fed with fp32. 19 bits wide, stored in 32. Hardware may
+    /// round ties away from zero on the way in; here ties go to even as everywhere.
     pub const TF32: Self = Self::ieee("tf32", 8, 10);
     /// bfloat16.
     pub const BF16: Self = Self::ieee("bf16", 8, 7);
@@ -165,8 +165,8 @@ impl FloatFormat {
         power_of_two(-(self.mantissa_bits as i32))
     }
 
-    /// The largest `n` such that every integer of magnitude up to `n` is stored exactly, `2^(mantissa_bits + 1)`. Counting in
-    /// steps of one stops here, because `n + 1` is a tie that goes back to `n`.
+    /// The largest `n` such that every integer of magnitude up to `n` is stored exactly, `2^(mantissa_bits + 1)`.
+    /// Counting in steps of one stops here, because `n + 1` is a tie that goes back to `n`.
     pub const fn max_exact_integer(&self) -> u64 {
         1 << (self.mantissa_bits + 1)
     }
@@ -178,8 +178,9 @@ impl FloatFormat {
 
     /// The code of the value nearest to `x`, ties to even, overflow as [`Overflow::NonSaturating`].
     ///
-    /// One rounding from the `f64` given, whatever the format: never through an intermediate format. An `f32` argument
-    /// widens exactly, so this is also the exact conversion from `f32`. NaN keeps its sign and becomes [`nan_bits`](Self::nan_bits).
+    /// One rounding from the `f64` given, whatever the format: never through an intermediate format. An `f32`
+    /// argument widens exactly, so this is also the exact conversion from `f32`. NaN keeps its sign and becomes
+    /// [`nan_bits`](Self::nan_bits).
     pub fn encode(&self, x: f64) -> u64 {
         self.encode_with(x, Overflow::NonSaturating)
     }
@@ -215,8 +216,8 @@ impl FloatFormat {
         };
         let exponent = self.binade(significand, place);
         let shift = exponent - self.mantissa_bits as i32 - place;
-        // The hidden bit is part of the rounded significand and adds one to the field below it, which is why the field starts one
-        // lower; so does the carry of a round up to the next power of two. Subnormals have neither.
+        // The hidden bit is part of the rounded significand and adds one to the field below it, which is why the
+        // field starts one lower; so does the carry of a round up to the next power of two. Subnormals have neither.
         let field = (exponent - self.min_exponent()) as u64;
         (field << self.mantissa_bits) + shift_right_to_even(significand, shift as u32)
     }
@@ -259,8 +260,8 @@ impl FloatFormat {
 
     /// Distance between neighbouring values in the binade of `x`: the unit in the last place.
     ///
-    /// At a power of two this is the distance upwards; downwards it is half as much (above the subnormals). `None` when `x` is NaN or
-    /// larger in magnitude than the largest finite value.
+    /// At a power of two this is the distance upwards; downwards it is half as much (above the subnormals). `None`
+    /// when `x` is NaN or larger in magnitude than the largest finite value.
     pub fn spacing_at(&self, x: f64) -> Option<f64> {
         let magnitude = x.abs();
         if magnitude.is_nan() || magnitude > self.max_finite() {

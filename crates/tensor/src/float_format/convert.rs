@@ -1,7 +1,8 @@
 //! The conversions that kernels use between storage codes and `f32`.
 //!
 //! All round to nearest, ties to even. A narrowing from `f64` goes through `f32` (rounding twice) when it follows
-//! `PyTorch`, whose `double` to half conversions do the same; use [`FloatFormat::encode`](super::FloatFormat::encode) where a single rounding matters.
+//! `PyTorch`, whose `double` to half conversions do the same; use [`FloatFormat::encode`](super::FloatFormat::encode)
+//! where a single rounding matters.
 //!
 //! | to | finite value too large, infinity | same as |
 //! |---|---|---|
@@ -73,8 +74,8 @@ pub static F8E5M2_VALUES: [f32; 256] = decode_table::<2, 15>(0x7D, Some(0x7C));
 /// Explicit mantissa bits of an `f32`.
 const F32_MANTISSA_BITS: u32 = 23;
 
-/// Rounds in integers, with the hidden bit added onto the exponent field as in the generic encoder. `cap` is the code that everything beyond
-/// the largest finite value becomes.
+/// Rounds in integers, with the hidden bit added onto the exponent field as in the generic encoder. `cap` is the code
+/// that everything beyond the largest finite value becomes.
 const fn encode_fp8<const MANTISSA_BITS: u32, const BIAS: i32>(x: f32, cap: u32, nan: u8) -> u8 {
     let bits = x.to_bits();
     let sign = (bits >> 24) as u8 & 0x80;

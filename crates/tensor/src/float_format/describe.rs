@@ -84,7 +84,8 @@ impl fmt::Display for Note {
 impl FloatFormat {
     /// `x` as this format stores it: one rounding, to nearest even, [`Overflow::NonSaturating`].
     ///
-    /// The argument is already an `f64`: a decimal that was typed has been rounded to one, so the fp64 row always reads exact.
+    /// The argument is already an `f64`: a decimal that was typed has been rounded to one, so the fp64 row always
+    /// reads exact.
     pub fn describe(&self, x: f64) -> Description {
         self.describe_with(x, Overflow::NonSaturating)
     }
@@ -173,8 +174,8 @@ fn relative_error(x: f64, stored: f64) -> Option<f64> {
     }
 }
 
-/// Re-arranges Rust's `d.ddde-x` for `|value|` the way Python prints floats: positional from 1e-4 up to 1e16, else with an
-/// exponent of at least two digits; trailing zeros dropped.
+/// Re-arranges Rust's `d.ddde-x` for `|value|` the way Python prints floats: positional from 1e-4 up to 1e16, else
+/// with an exponent of at least two digits; trailing zeros dropped.
 fn decimal(value: f64, scientific: &str) -> String {
     let sign = if value.is_sign_negative() && !value.is_nan() {
         "-"

@@ -281,7 +281,8 @@ fn overflow_rules() {
 
 #[test]
 fn table_facts() {
-    // name, bits, max, smallest normal, smallest subnormal, epsilon, integers exact up to; from the IEEE 754 and OFP8 tables.
+    // name, bits, max, smallest normal, smallest subnormal, epsilon, integers exact up to; from the IEEE 754 and OFP8
+    // tables.
     let expected = [
         (
             "fp64",
@@ -553,7 +554,8 @@ fn the_smallest_update_that_moves_a_bf16_weight_of_one() {
 
 #[test]
 fn a_bf16_second_moment_is_a_ratchet() {
-    // The unfused update stores v * beta2, then adds (1 - beta2) * g^2; from v = 1 it rises only when that exceeds 2^-8.
+    // The unfused update stores v * beta2, then adds (1 - beta2) * g^2; from v = 1 it rises only when that exceeds
+    // 2^-8.
     let bf = FloatFormat::BF16;
     let step = |g_squared: f64| bf.round(bf.round(1.0 * 0.999) + 0.001 * g_squared);
     assert_eq!(step(3.90), 1.0);
