@@ -91,6 +91,11 @@ impl Rng {
         }
     }
 
+    /// The generator of the same seed for another purpose.
+    pub const fn for_stream(&self, stream: Stream) -> Self {
+        Self::new(self.seed, stream)
+    }
+
     /// The seed as given.
     pub const fn seed(&self) -> u64 {
         self.seed

@@ -85,7 +85,7 @@ fn seed_stream_site_and_element_all_matter() {
         init(2).bits64(5, 11),
         init(1 << 32).bits64(5, 11),
         Rng::new(1, Stream::Dropout).bits64(5, 11),
-        Rng::new(1, Stream::DataOrder).bits64(5, 11),
+        base.for_stream(Stream::DataOrder).bits64(5, 11),
         base.bits64(6, 11),
         base.bits64(5 + (1 << 32), 11),
         base.bits64(5, 10),
