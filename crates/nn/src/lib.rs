@@ -1,1 +1,3 @@
-//! TODO
+//! Model definitions: from a `config.json` to modules.
+
+pub mod config;
