@@ -1,0 +1,173 @@
+//! The one door: every op of every program on every device passes through [`apply`].
+
+use crate::autocast::cast_inputs;
+use crate::autograd;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{self, Array, Data, Num};
+use crate::meter::{OpEvent, Role};
+use crate::ops::{Needs, Op, Out};
+use crate::runtime::Runtime;
+use crate::storage::Storage;
+use crate::tensor::{Spec, Tensor};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Outputs of an applied op.
+pub type Outputs = SmallVec<[Tensor; 1]>;
+
+/// Applies an op to tensors of one runtime.
+///
+/// Infers shapes, aliases or allocates outputs, records the event, runs the kernel if the device holds data, and puts
+/// the op on the tape if a gradient is wanted.
+///
+/// # Errors
+/// Whatever the shape rule refuses; [`Error::NoGradient`] if an input wants a gradient the op cannot give.
+///
+/// # Panics
+/// If `inputs` is empty: ops that create tensors take a runtime, see [`apply_on`].
+pub fn apply(op: Op, inputs: &[&Tensor]) -> Result<Outputs> {
+    apply_on(inputs[0].runtime(), op, inputs)
+}
+
+/// [`apply`] for ops that may have no inputs.
+pub fn apply_on(runtime: &Runtime, op: Op, inputs: &[&Tensor]) -> Result<Outputs> {
+    match cast_inputs(runtime, &op, inputs)? {
+        None => run(runtime, op, inputs, None),
+        Some(cast) => {
+            let cast: SmallVec<[&Tensor; 4]> = cast.iter().collect();
+            run(runtime, op, &cast, None)
+        }
+    }
+}
+
+/// [`apply`], writing into the storage of input `slot` where that is its last handle.
+///
+/// The caller gives its handle away; what decides is whether anybody else (the tape, another variable) still holds the
+/// storage. Falls back to a fresh output.
+pub(crate) fn apply_reusing(op: Op, inputs: SmallVec<[Tensor; 2]>, slot: usize) -> Result<Outputs> {
+    let refs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
+    let runtime = inputs[0].runtime().clone();
+    let free = Rc::strong_count(&inputs[slot].storage) == 1
+        && !(runtime.grad_enabled() && inputs.iter().any(Tensor::requires_grad));
+    run(&runtime, op, &refs, free.then_some(slot))
+}
+
+fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> Result<Outputs> {
+    if inputs.iter().any(|t| !t.runtime().same(runtime)) {
+        return Err(Error::OtherRuntime { op: op.name() });
+    }
+    let specs: SmallVec<[Spec; 4]> = inputs.iter().map(|t| t.spec()).collect();
+    let outs = op.infer(&specs)?;
+
+    let wanted = autograd::needs(runtime, &op, inputs, &specs, &outs)?;
+    if let Some(needs) = wanted {
+        let saves = op.saves(needs);
+        autograd::stop_if_complete(runtime, saves.inputs, saves.outputs, inputs)?;
+    }
+
+    let mut outputs = Outputs::new();
+    let mut reused = false;
+    for out in &outs {
+        outputs.push(match out {
+            Out::Fresh(spec) => {
+                let slot = reuse.filter(|&i| {
+                    specs[i] == *spec && inputs[i].storage.bytes() == spec.bytes() && !reused
+                });
+                let storage = match slot {
+                    Some(i) => {
+                        reused = true;
+                        inputs[i].storage.clone()
+                    }
+                    None => Storage::allocate(runtime, spec.bytes(), Role::Temporary),
+                };
+                Tensor { storage, layout: spec.layout.clone(), dtype: spec.dtype, grad_ref: None }
+            }
+            Out::View(of, layout) => {
+                Tensor { layout: layout.clone(), grad_ref: None, ..inputs[*of].clone() }
+            }
+            Out::InPlace(of) => {
+                if inputs[*of].layout.overlaps() {
+                    return Err(Error::OverlappingWrite { op: op.name(), shape: inputs[*of].shape().into() });
+                }
+                if runtime.grad_enabled() && inputs[*of].requires_grad() {
+                    return Err(Error::InPlaceOnGraph { op: op.name() });
+                }
+                inputs[*of].clone()
+            }
+        });
+    }
+
+    if runtime.meter().recording {
+        record(runtime, &op, inputs, &specs, &outputs, reused);
+    }
+    let is_view = matches!(outs[0], Out::View(..));
+    if runtime.holds_data() && !is_view {
+        compute(&op, inputs, &outs, &outputs)?;
+    }
+    if reused || outs.iter().any(|o| matches!(o, Out::InPlace(_))) {
+        outputs[0].storage.bump_version();
+    }
+    if let Some(needs) = wanted {
+        autograd::push(runtime, op, needs, inputs, &specs, &mut outputs)?;
+    }
+    Ok(outputs)
+}
+
+fn record(runtime: &Runtime, op: &Op, inputs: &[&Tensor], specs: &[Spec], outputs: &Outputs, reused: bool) {
+    let out_specs: SmallVec<[Spec; 2]> = outputs.iter().map(Tensor::spec).collect();
+    let cost = op.cost(specs, &out_specs);
+    let (module, phase) = (runtime.module(), runtime.phase());
+    let mut meter = runtime.meter();
+    if cost.workspace > 0 {
+        let id = meter.alloc(cost.workspace, Role::Temporary, module, phase);
+        meter.free(id, cost.workspace);
+    }
+    meter.trace.ops.push(OpEvent {
+        op: op.clone(),
+        module,
+        phase,
+        inputs: inputs.iter().map(|t| t.event_ref()).collect(),
+        outputs: outputs.iter().map(Tensor::event_ref).collect(),
+        cost,
+        copy: op.copy_reason(),
+        reused,
+    });
+}
+
+/// Runs the kernel in the widest float type among the operands, or in integers if there is none.
+fn compute(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
+    let dtypes = || inputs.iter().copied().chain(outputs.iter()).map(Tensor::dtype);
+    if dtypes().any(|d| d == DType::F64) {
+        compute_in::<f64>(op, inputs, outs, outputs)
+    } else if dtypes().any(DType::is_float) {
+        compute_in::<f32>(op, inputs, outs, outputs)
+    } else {
+        compute_in::<i64>(op, inputs, outs, outputs)
+    }
+}
+
+fn compute_in<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
+    let name = op.name();
+    let read = |t: &Tensor| -> Result<Data<T>> { Ok(kernel::load(&*t.storage.read(name)?, t.dtype, &t.layout, true)) };
+    let arguments = inputs.iter().map(|t| read(t).map(kernel::integers_as_numbers)).collect::<Result<Vec<_>>>()?;
+    let mut results = outputs
+        .iter()
+        .zip(outs)
+        .map(|(t, out)| match out {
+            Out::InPlace(_) => read(t).map(kernel::integers_as_numbers),
+            _ if t.dtype.is_float() => Ok(Data::Num(Array::full(t.shape(), T::zero()))),
+            _ => Ok(kernel::integers_as_numbers(Data::Int(Array::full(t.shape(), 0i64)))),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    op.run(&arguments, &mut results)?;
+    for (tensor, result) in outputs.iter().zip(results) {
+        kernel::store(&mut *tensor.storage.write(name)?, tensor.dtype, &tensor.layout, &kernel::numbers_as_integers(result));
+    }
+    Ok(())
+}
+
+/// Which inputs want a gradient through `op`, if any: see [`autograd::needs`].
+pub(crate) fn needs_of(inputs: &[&Tensor]) -> Needs {
+    Needs(inputs.iter().enumerate().fold(0, |bits, (i, t)| bits | (u8::from(t.requires_grad()) << i)))
+}

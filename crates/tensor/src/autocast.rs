@@ -1,0 +1,118 @@
+//! Autocast: which ops run in a lower precision, as a rule on op kinds. The casts are ordinary, metered ops.
+
+use crate::apply::apply;
+use crate::autograd::GradRef;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::meter::Role;
+use crate::ops::{Op, cast::Cast, scalar::ScalarKind, unary::UnaryKind};
+use crate::runtime::Runtime;
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+
+/// Whose list of ops decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CastLists {
+    /// Contractions in the low precision, everything else as its inputs come.
+    Cpu,
+    /// Contractions in the low precision; softmax, norms, powers, exponentials and losses in f32.
+    Cuda,
+}
+
+/// State of an autocast region: the low precision, the list, and the copies of weights made so far.
+#[derive(Debug)]
+pub struct Autocast {
+    low: DType,
+    lists: CastLists,
+    cache: BTreeMap<u64, Tensor>,
+}
+
+/// What autocast does to the inputs of an op.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Unchanged,
+    Low,
+    Full,
+    Widest,
+}
+
+fn target(op: &Op, lists: CastLists) -> Target {
+    match (op, lists) {
+        (Op::MatMul(_) | Op::Linear(_), _) => Target::Low,
+        (Op::Unary(u), CastLists::Cuda) => match u.kind {
+            UnaryKind::Exp | UnaryKind::Log | UnaryKind::Rsqrt | UnaryKind::Reciprocal | UnaryKind::Softplus => {
+                Target::Full
+            }
+            _ => Target::Unchanged,
+        },
+        (Op::Scalar(s), CastLists::Cuda) if s.kind == ScalarKind::Pow => Target::Full,
+        (Op::Sum(_), CastLists::Cuda) => Target::Full,
+        _ => Target::Unchanged,
+    }
+}
+
+impl Runtime {
+    /// Runs `f` under autocast to `low` (bf16 or f16). The cached copies of weights are dropped at its end.
+    pub fn with_autocast<T>(&self, low: DType, lists: CastLists, f: impl FnOnce() -> T) -> T {
+        let before = self.autocast().replace(Autocast { low, lists, cache: BTreeMap::new() });
+        let out = f();
+        let ended = std::mem::replace(&mut *self.autocast(), before);
+        drop(ended);
+        out
+    }
+
+    /// Runs `f` with autocast off.
+    pub fn without_autocast<T>(&self, f: impl FnOnce() -> T) -> T {
+        let before = self.autocast().take();
+        let out = f();
+        *self.autocast() = before;
+        out
+    }
+
+    /// The autocast setting in force.
+    pub fn autocast_setting(&self) -> Option<(DType, CastLists)> {
+        self.autocast().as_ref().map(|a| (a.low, a.lists))
+    }
+}
+
+/// The inputs of `op` as autocast wants them; `None` if it changes nothing.
+pub(crate) fn cast_inputs(runtime: &Runtime, op: &Op, inputs: &[&Tensor]) -> Result<Option<Vec<Tensor>>> {
+    let Some((low, lists)) = runtime.autocast_setting() else { return Ok(None) };
+    let to = match target(op, lists) {
+        Target::Unchanged => return Ok(None),
+        Target::Low => low,
+        Target::Full => DType::F32,
+        Target::Widest if inputs.iter().any(|t| t.dtype() == DType::F32) => DType::F32,
+        Target::Widest => return Ok(None),
+    };
+    let eligible = |t: &Tensor| t.dtype().is_float() && t.dtype() != DType::F64 && t.dtype() != to;
+    if !inputs.iter().any(|t| eligible(t)) {
+        return Ok(None);
+    }
+    inputs
+        .iter()
+        .map(|t| if eligible(t) { cached_cast(runtime, t, to) } else { Ok((*t).clone()) })
+        .collect::<Result<Vec<_>>>()
+        .map(Some)
+}
+
+/// Casts `t`, keeping the copy if it is of a parameter, so that a weight used twice is cast once.
+fn cached_cast(runtime: &Runtime, t: &Tensor, to: DType) -> Result<Tensor> {
+    let leaf = match &t.grad_ref {
+        Some(GradRef::Leaf(leaf)) if runtime.grad_enabled() && t.dtype() == DType::F32 => Some(leaf.id()),
+        _ => None,
+    };
+    if let Some(id) = leaf
+        && let Some(hit) = runtime.autocast().as_ref().and_then(|a| a.cache.get(&id))
+    {
+        return Ok(hit.clone());
+    }
+    let cast = apply(Op::Cast(Cast { to }), &[t])?.swap_remove(0);
+    if let Some(id) = leaf {
+        cast.storage.hold(Role::WeightCast);
+        if let Some(autocast) = runtime.autocast().as_mut() {
+            autocast.cache.insert(id, cast.clone());
+        }
+    }
+    Ok(cast)
+}

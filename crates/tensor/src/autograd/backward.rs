@@ -1,0 +1,237 @@
+//! The backward pass: takes nodes off the tape and passes gradients on.
+
+use super::{GradRef, Leaf, Node, Saved, Slot, checkpoint};
+use crate::apply::apply_reusing;
+use crate::error::{Error, Result};
+use crate::meter::Phase;
+use crate::ops::{Needs, Op, binary::Binary};
+use crate::runtime::{Accumulate, Runtime};
+use crate::tensor::{Spec, Tensor};
+use smallvec::{SmallVec, smallvec};
+use std::rc::Rc;
+
+/// What a gradient rule sees: saved tensors, shapes, and the gradients of the outputs.
+pub struct Back<'a> {
+    node: &'a Node,
+    inputs: SmallVec<[Option<Saved>; 2]>,
+    outputs: SmallVec<[Option<Saved>; 1]>,
+    grads: SmallVec<[Option<Tensor>; 1]>,
+    needs: Needs,
+}
+
+impl Back<'_> {
+    /// Whether input `i` wants a gradient.
+    pub fn wants(&self, i: usize) -> bool {
+        self.needs.wants(i)
+    }
+
+    /// Saved input `i`.
+    ///
+    /// # Errors
+    /// [`Error::SavedWasChanged`] if it was written in place since.
+    pub fn input(&self, i: usize) -> Result<&Tensor> {
+        self.saved(self.inputs[i].as_ref())
+    }
+
+    /// Saved output `j`.
+    ///
+    /// # Errors
+    /// [`Error::SavedWasChanged`] if it was written in place since.
+    pub fn output(&self, j: usize) -> Result<&Tensor> {
+        self.saved(self.outputs[j].as_ref())
+    }
+
+    fn saved<'s>(&self, saved: Option<&'s Saved>) -> Result<&'s Tensor> {
+        let saved = saved.ok_or(Error::Backward("a gradient rule asked for a tensor it did not save"))?;
+        if saved.tensor.storage.version() == saved.version {
+            Ok(&saved.tensor)
+        } else {
+            Err(Error::SavedWasChanged { op: self.node.op.name() })
+        }
+    }
+
+    /// Shape and dtype of input `i`, saved or not.
+    pub fn spec(&self, i: usize) -> &Spec {
+        &self.node.specs[i]
+    }
+
+    /// Number of inputs.
+    pub fn len(&self) -> usize {
+        self.node.specs.len()
+    }
+
+    /// Whether the op had no inputs.
+    pub fn is_empty(&self) -> bool {
+        self.node.specs.is_empty()
+    }
+
+    /// Shape and dtype of output `j`.
+    pub fn out_spec(&self, j: usize) -> &Spec {
+        &self.node.out_specs[j]
+    }
+
+    /// Gradient of output 0.
+    ///
+    /// # Errors
+    /// If only another output received one; ops with several outputs ask [`Back::grad_of`].
+    pub fn grad(&self) -> Result<&Tensor> {
+        self.grad_of(0).ok_or(Error::Backward("no gradient reached the first output"))
+    }
+
+    /// Gradient of output `j`, if one reached it.
+    pub fn grad_of(&self, j: usize) -> Option<&Tensor> {
+        self.grads[j].as_ref()
+    }
+}
+
+/// Gradients of values on their way to the node that made the value.
+struct Pending {
+    runtime: Runtime,
+    slots: Vec<Option<Tensor>>,
+}
+
+impl Pending {
+    fn take(&mut self, value: u64) -> Option<Tensor> {
+        self.slots.get_mut(value as usize)?.take()
+    }
+
+    /// Adds a contribution: the first is moved, later ones are added.
+    fn add(&mut self, to: &GradRef, grad: Tensor) -> Result<()> {
+        match to {
+            GradRef::Leaf(leaf) => self.add_to_leaf(leaf, grad),
+            GradRef::Value(value) => {
+                let at = *value as usize;
+                if at >= self.slots.len() {
+                    self.slots.resize(at + 1, None);
+                }
+                let sum = match self.slots[at].take() {
+                    None => grad,
+                    Some(first) => self.sum(first, grad)?,
+                };
+                self.slots[at] = Some(sum);
+                Ok(())
+            }
+        }
+    }
+
+    fn sum(&self, first: Tensor, second: Tensor) -> Result<Tensor> {
+        let add = Op::Binary(Binary::ADD);
+        match self.runtime.accumulate() {
+            Accumulate::OutOfPlace => Tensor::op(add, &[&first, &second]),
+            Accumulate::InPlace => {
+                let mut out = apply_reusing(add, smallvec![first, second], 0)?;
+                Ok(out.swap_remove(0))
+            }
+        }
+    }
+
+    fn add_to_leaf(&self, leaf: &Leaf, grad: Tensor) -> Result<()> {
+        let sum = match leaf.take() {
+            // The gradient is taken over if it is nobody else's and laid out plainly, else copied.
+            None if Rc::strong_count(&grad.storage) == 1 && grad.is_contiguous() => grad,
+            None => grad.copy()?,
+            // Gradients of an earlier micro-batch are added to in place: optimizers and hooks hold their handle.
+            Some(old) if !leaf.fresh.get() => old.add_(&grad)?,
+            Some(first) => self.sum(first, grad)?,
+        };
+        leaf.fresh.set(true);
+        leaf.set_gradient(Some(sum));
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Runs the backward pass from this scalar and consumes the tape.
+    ///
+    /// # Errors
+    /// [`Error::Backward`] if it is not a scalar or has no history (or its history was consumed already).
+    pub fn backward(&self) -> Result<()> {
+        if self.elements() != 1 {
+            return Err(Error::Backward("only a scalar has a gradient without a direction: reduce it, or use backward_with"));
+        }
+        let runtime = self.runtime().clone();
+        let before = runtime.set_phase(Phase::Backward);
+        let seed = runtime.no_grad(|| runtime.full(self.shape(), 1.0, self.dtype()));
+        let result = seed.and_then(|seed| self.backward_with(seed));
+        runtime.set_phase(before);
+        result
+    }
+
+    /// Runs the backward pass from this tensor, given the gradient of the result with respect to it.
+    ///
+    /// # Errors
+    /// [`Error::Elements`] if shapes differ, otherwise as [`Tensor::backward`].
+    pub fn backward_with(&self, grad: Tensor) -> Result<()> {
+        let Some(GradRef::Value(value)) = &self.grad_ref else {
+            return Err(Error::Backward("the tensor has no history: nothing it was computed from requires a gradient"));
+        };
+        if grad.shape() != self.shape() {
+            return Err(Error::Elements { op: "backward", from: self.shape().into(), to: grad.shape().into() });
+        }
+        let runtime = self.runtime().clone();
+        let known = runtime.tape().nodes.iter().any(|n| n.out_values.contains(value));
+        if !known {
+            return Err(Error::Backward("the history was consumed by an earlier backward pass; double backward is not supported"));
+        }
+        let mut pending = Pending { runtime: runtime.clone(), slots: Vec::new() };
+        pending.add(&GradRef::Value(*value), grad)?;
+        let (module, phase) = (runtime.module(), runtime.set_phase(Phase::Backward));
+        let result = run(&runtime, &mut pending);
+        runtime.set_module(module);
+        runtime.set_phase(phase);
+        result
+    }
+}
+
+fn run(runtime: &Runtime, pending: &mut Pending) -> Result<()> {
+    let mut leaves: Vec<Rc<Leaf>> = Vec::new();
+    loop {
+        let Some(mut node) = runtime.tape().nodes.pop() else { break };
+        let grads: SmallVec<[Option<Tensor>; 1]> = node.out_values.iter().map(|&v| pending.take(v)).collect();
+        if grads.iter().all(Option::is_none) {
+            continue;
+        }
+        runtime.set_module(node.module);
+        let inputs = std::mem::take(&mut node.saved_inputs);
+        let outputs = std::mem::take(&mut node.saved_outputs);
+        let back = Back {
+            inputs: inputs.into_iter().map(|s| unpack(runtime, s)).collect::<Result<_>>()?,
+            outputs: outputs.into_iter().map(|s| unpack(runtime, s)).collect::<Result<_>>()?,
+            needs: Needs(node.inputs.iter().enumerate().fold(0, |b, (i, e)| b | (u8::from(e.is_some()) << i))),
+            node: &node,
+            grads,
+        };
+        let before = runtime.set_grad_enabled(false);
+        let result = runtime.without_autocast(|| node.op.gradient(&back));
+        // Saved tensors and the incoming gradient go before the contributions are added up.
+        drop(back);
+        let passed = result.and_then(|grads| {
+            for (edge, grad) in node.inputs.iter().zip(grads) {
+                if let (Some(edge), Some(grad)) = (edge, grad) {
+                    if let GradRef::Leaf(leaf) = edge
+                        && !leaf.fresh.get()
+                    {
+                        leaves.push(leaf.clone());
+                    }
+                    pending.add(edge, grad)?;
+                }
+            }
+            Ok(())
+        });
+        runtime.set_grad_enabled(before);
+        passed?;
+    }
+    for leaf in leaves {
+        leaf.fresh.set(false);
+    }
+    Ok(())
+}
+
+/// The saved tensor behind a slot, recomputing its region if that has not happened yet.
+fn unpack(runtime: &Runtime, slot: Option<Slot>) -> Result<Option<Saved>> {
+    match slot {
+        None => Ok(None),
+        Some(Slot::Kept(saved)) => Ok(Some(saved)),
+        Some(Slot::Region(region, at)) => checkpoint::unpack(runtime, &region, at).map(Some),
+    }
+}

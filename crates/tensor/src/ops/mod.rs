@@ -1,0 +1,210 @@
+//! The closed set of ops. One file each: shape rule, cost rule, kernel, what it keeps for backward, gradient.
+//!
+//! To add one, write the file and name it in the list below; it does not compile until it answers everything.
+
+use crate::autograd::{Back, Grads};
+use crate::error::Result;
+use crate::kernel::{Data, Num};
+use crate::layout::Layout;
+use crate::meter::{CopyReason, Cost};
+use crate::tensor::Spec;
+use crate::dtype::DType;
+use smallvec::{SmallVec, smallvec};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// What an output is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Out {
+    /// A new storage with this dense layout.
+    Fresh(Spec),
+    /// Another layout over the storage of an input.
+    View(usize, Arc<Layout>),
+    /// The input itself, changed.
+    InPlace(usize),
+}
+
+impl Out {
+    /// A fresh row-major output.
+    pub fn fresh(shape: &[u64], dtype: DType) -> Result<Self> {
+        Ok(Self::Fresh(Spec { dtype, layout: Arc::new(Layout::contiguous(shape)?) }))
+    }
+}
+
+/// Outputs of an op.
+pub type Outs = SmallVec<[Out; 1]>;
+
+/// A single fresh row-major output.
+pub fn one_fresh(shape: &[u64], dtype: DType) -> Result<Outs> {
+    Ok(smallvec![Out::fresh(shape, dtype)?])
+}
+
+/// A single view of input 0.
+pub fn one_view(layout: Layout) -> Outs {
+    smallvec![Out::View(0, Arc::new(layout))]
+}
+
+/// Which operands an op keeps for backward, as bit sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saves {
+    /// Bit `i`: input `i` is kept.
+    pub inputs: u8,
+    /// Bit `j`: output `j` is kept.
+    pub outputs: u8,
+}
+
+impl Saves {
+    /// Keeps nothing.
+    pub const NONE: Self = Self { inputs: 0, outputs: 0 };
+
+    /// Keeps the inputs in the bit set.
+    pub const fn inputs(inputs: u8) -> Self {
+        Self { inputs, outputs: 0 }
+    }
+
+    /// Keeps the outputs in the bit set.
+    pub const fn outputs(outputs: u8) -> Self {
+        Self { inputs: 0, outputs }
+    }
+}
+
+/// Bit `i` set: input `i` wants a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs(pub u8);
+
+impl Needs {
+    /// Whether input `i` wants a gradient.
+    pub const fn wants(self, i: usize) -> bool {
+        self.0 & (1 << i) != 0
+    }
+
+    /// `bits` if input `i` wants a gradient, else nothing.
+    pub const fn then(self, i: usize, bits: u8) -> u8 {
+        if self.wants(i) { bits } else { 0 }
+    }
+}
+
+/// What every op answers.
+pub trait Rule: Clone + Debug + PartialEq {
+    /// Name in events, errors and reports.
+    fn name(&self) -> &'static str;
+
+    /// Shape rule: outputs from inputs. All checks of user input are here; what follows cannot fail.
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs>;
+
+    /// Cost rule. Free of arithmetic that has no symbolic meaning: sums and products of sizes.
+    ///
+    /// The default `read`/`written` of [`traffic`] fits ops that read all inputs and write all outputs once.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost;
+
+    /// The plain kernel, over any scalar. Outputs come zeroed, except in-place ones, which come with their contents.
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()>;
+
+    /// What is kept for backward, given which inputs want a gradient.
+    fn saves(&self, needs: Needs) -> Saves;
+
+    /// Inputs for which there is a gradient rule, as a bit set.
+    fn differentiable(&self) -> u8;
+
+    /// The gradients of the inputs, written with ops.
+    fn gradient(&self, back: &Back<'_>) -> Result<Grads>;
+
+    /// Set if the op only moves bytes.
+    fn copy_reason(&self) -> Option<CopyReason> {
+        None
+    }
+}
+
+/// Reads every input once, writes every output once.
+pub fn traffic(inputs: &[Spec], outputs: &[Spec]) -> Cost {
+    Cost {
+        read: inputs.iter().map(Spec::unique_bytes).sum(),
+        written: outputs.iter().map(Spec::bytes).sum(),
+        ..Cost::default()
+    }
+}
+
+/// [`traffic`] plus `flops` elementwise FLOP.
+pub fn elementwise(inputs: &[Spec], outputs: &[Spec], flops: u128) -> Cost {
+    Cost { elementwise: flops, ..traffic(inputs, outputs) }
+}
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $module:ident { $($variant:ident),* })*) => {
+        $($(#[$doc])* pub mod $module;)*
+        ops! { @enum $($($module $variant)*)* }
+    };
+    (@enum $($module:ident $variant:ident)*) => {
+        /// An op with its parameters. What each does is told where it is defined, in the module of its name.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs)] // each variant holds the documented struct of the same name
+        pub enum Op {
+            $($variant($module::$variant)),*
+        }
+
+        $(impl From<$module::$variant> for Op {
+            fn from(op: $module::$variant) -> Self {
+                Self::$variant(op)
+            }
+        })*
+
+        impl Op {
+            /// Name in events, errors and reports.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant(op) => op.name()),* }
+            }
+            /// Shape rule.
+            pub fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+                match self { $(Self::$variant(op) => op.infer(inputs)),* }
+            }
+            /// Cost rule.
+            pub fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+                match self { $(Self::$variant(op) => op.cost(inputs, outputs)),* }
+            }
+            /// Plain kernel over a scalar type.
+            pub fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+                match self { $(Self::$variant(op) => op.run(inputs, outputs)),* }
+            }
+            pub(crate) fn saves(&self, needs: Needs) -> Saves {
+                match self { $(Self::$variant(op) => op.saves(needs)),* }
+            }
+            pub(crate) fn differentiable(&self) -> u8 {
+                match self { $(Self::$variant(op) => op.differentiable()),* }
+            }
+            pub(crate) fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
+                match self { $(Self::$variant(op) => op.gradient(back)),* }
+            }
+            pub(crate) fn copy_reason(&self) -> Option<CopyReason> {
+                match self { $(Self::$variant(op) => op.copy_reason()),* }
+            }
+        }
+    };
+}
+
+ops! {
+    // --- creation
+    /// Constant, arange and random tensors.
+    create { Create }
+    // --- movement
+    /// Layout changes: no bytes, no FLOP.
+    view { View }
+    /// Dense copy, reshape copy, explicit copy.
+    copy { Copy }
+    /// Change of dtype.
+    cast { Cast }
+    // --- elementwise
+    /// One operand.
+    unary { Unary }
+    /// Two operands with broadcasting.
+    binary { Binary }
+    /// A tensor and a number.
+    scalar { Scalar }
+    // --- reductions
+    /// Sum over dimensions.
+    sum { Sum }
+    // --- contractions
+    /// Batched matrix product.
+    matmul { MatMul }
+    /// `x Wᵀ + b`.
+    linear { Linear }
+}

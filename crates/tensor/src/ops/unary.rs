@@ -1,0 +1,225 @@
+//! One operand: negation, exponentials, roots, trigonometry, activations without parameters.
+
+use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
+use crate::autograd::{Back, Grads};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Data, Num};
+use crate::layout::elementwise_layout;
+use crate::meter::Cost;
+use crate::tensor::{Spec, Tensor};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// An elementwise op of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unary {
+    /// Which one.
+    pub kind: UnaryKind,
+}
+
+/// The unary ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnaryKind {
+    /// `-x`
+    Neg,
+    /// `e^x`
+    Exp,
+    /// `ln x`
+    Log,
+    /// `sqrt x`
+    Sqrt,
+    /// `1 / sqrt x`
+    Rsqrt,
+    /// `1 / x`
+    Reciprocal,
+    /// `tanh x`
+    Tanh,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
+    /// `max(x, 0)`
+    Relu,
+    /// `ln(1 + e^x)`
+    Softplus,
+    /// `sin x`
+    Sin,
+    /// `cos x`
+    Cos,
+    /// `erf x`
+    Erf,
+    /// Logical not, as bool
+    Not,
+}
+
+impl UnaryKind {
+    /// Arithmetic operations per element.
+    const fn flops(self) -> u128 {
+        match self {
+            Self::Not => 0,
+            Self::Rsqrt => 2,                     // sqrt, divide
+            Self::Sigmoid => 4,                   // negate, exp, add, divide
+            Self::Softplus => 3,                  // exp, add, ln
+            _ => 1,
+        }
+    }
+
+    fn compute<T: Num>(self, x: T) -> T {
+        match self {
+            Self::Neg => -x,
+            Self::Exp => x.exp(),
+            Self::Log => x.ln(),
+            Self::Sqrt => x.sqrt(),
+            Self::Rsqrt => T::one() / x.sqrt(),
+            Self::Reciprocal => T::one() / x,
+            Self::Tanh => x.tanh(),
+            Self::Sigmoid => T::one() / (T::one() + (-x).exp()),
+            Self::Relu => x.max(T::zero()),
+            Self::Softplus => (x.exp() + T::one()).ln(),
+            Self::Sin => x.sin(),
+            Self::Cos => x.cos(),
+            Self::Erf => x.erf(),
+            Self::Not => if x.to_f64() == 0.0 { T::one() } else { T::zero() },
+        }
+    }
+}
+
+impl Rule for Unary {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            UnaryKind::Neg => "neg",
+            UnaryKind::Exp => "exp",
+            UnaryKind::Log => "log",
+            UnaryKind::Sqrt => "sqrt",
+            UnaryKind::Rsqrt => "rsqrt",
+            UnaryKind::Reciprocal => "reciprocal",
+            UnaryKind::Tanh => "tanh",
+            UnaryKind::Sigmoid => "sigmoid",
+            UnaryKind::Relu => "relu",
+            UnaryKind::Softplus => "softplus",
+            UnaryKind::Sin => "sin",
+            UnaryKind::Cos => "cos",
+            UnaryKind::Erf => "erf",
+            UnaryKind::Not => "not",
+        }
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        let dtype = match self.kind {
+            UnaryKind::Not => DType::Bool,
+            UnaryKind::Neg if !inputs[0].dtype.is_bool() => inputs[0].dtype,
+            _ if inputs[0].dtype.is_float() => inputs[0].dtype,
+            _ => return Err(Error::DType { op: self.name(), got: inputs[0].dtype, expected: "a floating-point dtype" }),
+        };
+        let layout = elementwise_layout(inputs[0].shape(), &[&inputs[0].layout]);
+        Ok(smallvec![Out::Fresh(Spec { dtype, layout: Arc::new(layout) })])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        elementwise(inputs, outputs, self.kind.flops() * u128::from(outputs[0].elements()))
+    }
+
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        for (i, x) in inputs[0].to_num().data.into_iter().enumerate() {
+            let value = self.kind.compute(x);
+            match &mut outputs[0] {
+                Data::Num(out) => out.data[i] = value,
+                Data::Int(out) => out.data[i] = value.to_f64() as i64,
+            }
+        }
+        Ok(())
+    }
+
+    fn saves(&self, _: Needs) -> Saves {
+        match self.kind {
+            UnaryKind::Neg | UnaryKind::Not => Saves::NONE,
+            UnaryKind::Log | UnaryKind::Sin | UnaryKind::Cos | UnaryKind::Erf | UnaryKind::Softplus => Saves::inputs(1),
+            // Where the derivative is a function of the result, the result is kept: it often lives on anyway.
+            _ => Saves::outputs(1),
+        }
+    }
+
+    fn differentiable(&self) -> u8 {
+        u8::from(self.kind != UnaryKind::Not)
+    }
+
+    fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
+        let g = back.grad()?;
+        let out = match self.kind {
+            UnaryKind::Neg => g.neg()?,
+            UnaryKind::Exp => g.mul(back.output(0)?)?,
+            UnaryKind::Log => g.div(back.input(0)?)?,
+            UnaryKind::Sqrt => g.div(&back.output(0)?.mul_scalar(2.0)?)?,
+            // d x^-1/2 = -1/2 x^-3/2
+            UnaryKind::Rsqrt => g.mul_scalar(-0.5)?.mul(&back.output(0)?.pow_scalar(3.0)?)?,
+            UnaryKind::Reciprocal => {
+                let y = back.output(0)?;
+                g.neg()?.mul(&y.mul(y)?)?
+            }
+            UnaryKind::Tanh => {
+                let y = back.output(0)?;
+                g.sub(&g.mul(&y.mul(y)?)?)?
+            }
+            UnaryKind::Sigmoid => {
+                let y = back.output(0)?;
+                g.mul(&y.sub(&y.mul(y)?)?)?
+            }
+            UnaryKind::Relu => {
+                let y = back.output(0)?;
+                let zero = y.runtime().zeros(&[], y.dtype())?;
+                g.mul(&zero.less(y)?.to_dtype(g.dtype())?)?
+            }
+            UnaryKind::Softplus => g.mul(&back.input(0)?.sigmoid()?)?,
+            UnaryKind::Sin => g.mul(&back.input(0)?.cos()?)?,
+            UnaryKind::Cos => g.neg()?.mul(&back.input(0)?.sin()?)?,
+            UnaryKind::Erf => {
+                let x = back.input(0)?;
+                let slope = x.mul(x)?.neg()?.exp()?.mul_scalar(std::f64::consts::FRAC_2_SQRT_PI)?;
+                g.mul(&slope)?
+            }
+            UnaryKind::Not => return Err(Error::NoGradient { op: self.name(), input: 0 }),
+        };
+        Ok(smallvec![Some(out)])
+    }
+}
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident = $kind:ident;)*) => {
+        impl Tensor {
+            $($(#[$doc])*
+            pub fn $name(&self) -> Result<Self> {
+                Self::op(Op::Unary(Unary { kind: UnaryKind::$kind }), &[self])
+            })*
+        }
+    };
+}
+
+methods! {
+    /// `-x`
+    neg = Neg;
+    /// `e^x`
+    exp = Exp;
+    /// `ln x`
+    log = Log;
+    /// `sqrt x`
+    sqrt = Sqrt;
+    /// `1 / sqrt x`
+    rsqrt = Rsqrt;
+    /// `1 / x`
+    reciprocal = Reciprocal;
+    /// `tanh x`
+    tanh = Tanh;
+    /// `1 / (1 + e^-x)`
+    sigmoid = Sigmoid;
+    /// `max(x, 0)`
+    relu = Relu;
+    /// `ln(1 + e^x)`
+    softplus = Softplus;
+    /// `sin x`
+    sin = Sin;
+    /// `cos x`
+    cos = Cos;
+    /// `erf x`
+    erf = Erf;
+    /// Logical not.
+    logical_not = Not;
+}

@@ -1,0 +1,280 @@
+//! The state of one running program: device, meter, tape, current module, phase and modes.
+//!
+//! A [`Runtime`] is a cheap handle. Tensors carry it, so ops need no further argument. It belongs to one thread.
+
+use crate::autocast::Autocast;
+use crate::autograd::Tape;
+use crate::meter::{Meter, ModuleId, Phase, Role, Trace};
+use crate::rng::{Rng, Stream};
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Where tensors live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// Shapes, bytes and costs, no data.
+    Meta,
+    /// Real data in main memory.
+    Cpu,
+}
+
+/// How gradients that meet are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accumulate {
+    /// Into the first contribution where it is not shared.
+    InPlace,
+    /// Into a fresh tensor, as the reference framework does while it records.
+    OutOfPlace,
+}
+
+/// Interned module paths.
+struct Paths {
+    names: Vec<String>,
+    children: HashMap<(u32, String), u32>,
+}
+
+struct Inner {
+    device: Device,
+    meter: RefCell<Meter>,
+    tape: RefCell<Tape>,
+    paths: RefCell<Paths>,
+    autocast: RefCell<Option<Autocast>>,
+    module: Cell<ModuleId>,
+    phase: Cell<Phase>,
+    grad: Cell<bool>,
+    accumulate: Cell<Accumulate>,
+    early_stop: Cell<bool>,
+    next_value: Cell<u64>,
+    rng: Cell<Rng>,
+    random_site: Cell<u64>,
+}
+
+/// Handle of a running program.
+#[derive(Clone)]
+pub struct Runtime(Rc<Inner>);
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "runtime on {:?}", self.0.device)
+    }
+}
+
+impl Runtime {
+    /// A fresh program on `device`, seed 0, metering on.
+    pub fn new(device: Device) -> Self {
+        Self::with_seed(device, 0)
+    }
+
+    /// A fresh program on `device` whose random numbers follow from `seed`.
+    pub fn with_seed(device: Device, seed: u64) -> Self {
+        let paths = Paths { names: vec![String::new()], children: HashMap::new() };
+        Self(Rc::new(Inner {
+            device,
+            meter: RefCell::new(Meter::new()),
+            tape: RefCell::new(Tape::default()),
+            paths: RefCell::new(paths),
+            autocast: RefCell::new(None),
+            module: Cell::new(ModuleId(0)),
+            phase: Cell::new(Phase::Init),
+            grad: Cell::new(true),
+            accumulate: Cell::new(Accumulate::InPlace),
+            early_stop: Cell::new(false),
+            next_value: Cell::new(0),
+            rng: Cell::new(Rng::new(seed, Stream::Init)),
+            random_site: Cell::new(0),
+        }))
+    }
+
+    /// Device of this program.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+
+    /// Whether tensors hold data.
+    pub fn holds_data(&self) -> bool {
+        self.0.device == Device::Cpu
+    }
+
+    /// Whether two handles name one program.
+    pub fn same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn meter(&self) -> RefMut<'_, Meter> {
+        self.0.meter.borrow_mut()
+    }
+
+    pub(crate) fn tape(&self) -> RefMut<'_, Tape> {
+        self.0.tape.borrow_mut()
+    }
+
+    /// Records events, or not. Live and peak bytes are counted either way.
+    pub fn set_recording(&self, on: bool) {
+        self.meter().recording = on;
+    }
+
+    /// Bytes live now.
+    pub fn live_bytes(&self) -> u64 {
+        self.meter().live
+    }
+
+    /// Highest live bytes so far.
+    pub fn peak_bytes(&self) -> u64 {
+        self.meter().peak
+    }
+
+    /// Takes the recording out and starts an empty one.
+    ///
+    /// Storages that are alive keep their ids; take the trace once, at the end.
+    pub fn take_trace(&self) -> Trace {
+        let mut trace = std::mem::take(&mut self.meter().trace);
+        trace.modules.clone_from(&self.0.paths.borrow().names);
+        trace
+    }
+
+    /// Starts a named stretch (`fwd1`, ...) in a phase.
+    pub fn begin(&self, name: &str, phase: Phase) {
+        self.meter().mark(name);
+        self.0.phase.set(phase);
+    }
+
+    /// Current phase.
+    pub fn phase(&self) -> Phase {
+        self.0.phase.get()
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) -> Phase {
+        self.0.phase.replace(phase)
+    }
+
+    /// Current module.
+    pub fn module(&self) -> ModuleId {
+        self.0.module.get()
+    }
+
+    pub(crate) fn set_module(&self, module: ModuleId) -> ModuleId {
+        self.0.module.replace(module)
+    }
+
+    /// Path of the current module.
+    pub fn module_path(&self) -> String {
+        self.0.paths.borrow().names[self.module().0 as usize].clone()
+    }
+
+    /// Enters the child module `name`; the returned guard leaves it.
+    pub fn scope(&self, name: impl Into<String>) -> ScopeGuard {
+        let parent = self.module();
+        let name = name.into();
+        let mut paths = self.0.paths.borrow_mut();
+        let key = (parent.0, name);
+        let id = if let Some(&id) = paths.children.get(&key) {
+            id
+        } else {
+            let above = &paths.names[parent.0 as usize];
+            let path = if above.is_empty() { key.1.clone() } else { format!("{above}.{}", key.1) };
+            let id = paths.names.len() as u32;
+            paths.names.push(path);
+            paths.children.insert(key, id);
+            id
+        };
+        drop(paths);
+        self.set_module(ModuleId(id));
+        ScopeGuard { runtime: self.clone(), parent }
+    }
+
+    /// Whether ops are put on the tape.
+    pub fn grad_enabled(&self) -> bool {
+        self.0.grad.get()
+    }
+
+    pub(crate) fn set_grad_enabled(&self, on: bool) -> bool {
+        self.0.grad.replace(on)
+    }
+
+    /// Runs `f` without recording history.
+    pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        let before = self.set_grad_enabled(false);
+        let out = f();
+        self.set_grad_enabled(before);
+        out
+    }
+
+    /// How gradients that meet are added. Default: in place.
+    pub fn set_accumulate(&self, how: Accumulate) {
+        self.0.accumulate.set(how);
+    }
+
+    pub(crate) fn accumulate(&self) -> Accumulate {
+        self.0.accumulate.get()
+    }
+
+    /// Whether the recomputation of a checkpointed region stops once backward has all it needs (the reference
+    /// framework does), or runs to its end. Default: to its end.
+    pub fn set_early_stop(&self, on: bool) {
+        self.0.early_stop.set(on);
+    }
+
+    pub(crate) fn early_stop(&self) -> bool {
+        self.0.early_stop.get()
+    }
+
+    pub(crate) fn autocast(&self) -> RefMut<'_, Option<Autocast>> {
+        self.0.autocast.borrow_mut()
+    }
+
+    pub(crate) fn fresh_value(&self) -> u64 {
+        let id = self.0.next_value.get();
+        self.0.next_value.set(id + 1);
+        id
+    }
+
+    /// Generator of this program's random numbers.
+    pub fn rng(&self) -> Rng {
+        self.0.rng.get()
+    }
+
+    /// A fresh random site: each random op draws from its own.
+    pub fn next_random_site(&self) -> u64 {
+        let site = self.0.random_site.get();
+        self.0.random_site.set(site + 1);
+        site
+    }
+
+    pub(crate) fn random_site(&self) -> u64 {
+        self.0.random_site.get()
+    }
+
+    pub(crate) fn set_random_site(&self, site: u64) -> u64 {
+        self.0.random_site.replace(site)
+    }
+
+    /// Drops the recorded history: a forward pass whose loss will never see `backward`.
+    pub fn clear_tape(&self) {
+        let nodes = std::mem::take(&mut *self.tape());
+        drop(nodes);
+    }
+
+    /// Number of ops on the tape.
+    pub fn tape_len(&self) -> usize {
+        self.tape().len()
+    }
+
+    /// Role that a tensor saved now gets.
+    pub(crate) fn saved_role(&self) -> Role {
+        if self.phase() == Phase::Recompute { Role::Recompute } else { Role::Activation }
+    }
+}
+
+/// Leaves the module when dropped.
+#[must_use = "the module is left when the guard is dropped"]
+pub struct ScopeGuard {
+    runtime: Runtime,
+    parent: ModuleId,
+}
+
+impl Drop for ScopeGuard {
+    fn drop(&mut self) {
+        self.runtime.set_module(self.parent);
+    }
+}
