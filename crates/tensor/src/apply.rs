@@ -71,9 +71,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
     for out in &outs {
         outputs.push(match out {
             Out::Fresh(spec) => {
-                let slot = reuse.filter(|&i| {
-                    specs[i] == *spec && inputs[i].storage.bytes() == spec.bytes() && !reused
-                });
+                let slot = reuse.filter(|&i| specs[i] == *spec && inputs[i].storage.bytes() == spec.bytes() && !reused);
                 let storage = match slot {
                     Some(i) => {
                         reused = true;
@@ -83,9 +81,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
                 };
                 Tensor { storage, layout: spec.layout.clone(), dtype: spec.dtype, grad_ref: None }
             }
-            Out::View(of, layout) => {
-                Tensor { layout: layout.clone(), grad_ref: None, ..inputs[*of].clone() }
-            }
+            Out::View(of, layout) => Tensor { layout: layout.clone(), grad_ref: None, ..inputs[*of].clone() },
             Out::InPlace(of) => {
                 if inputs[*of].layout.overlaps() {
                     return Err(Error::OverlappingWrite { op: op.name(), shape: inputs[*of].shape().into() });
@@ -162,7 +158,12 @@ fn compute_in<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outpu
         .collect::<Result<Vec<_>>>()?;
     op.run(&arguments, &mut results)?;
     for (tensor, result) in outputs.iter().zip(results) {
-        kernel::store(&mut *tensor.storage.write(name)?, tensor.dtype, &tensor.layout, &kernel::numbers_as_integers(result));
+        kernel::store(
+            &mut *tensor.storage.write(name)?,
+            tensor.dtype,
+            &tensor.layout,
+            &kernel::numbers_as_integers(result),
+        );
     }
     Ok(())
 }

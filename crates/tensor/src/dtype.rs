@@ -96,10 +96,7 @@ impl DType {
 
     /// True for the five integer types. `Bool` is not an integer here.
     pub const fn is_int(self) -> bool {
-        matches!(
-            self,
-            Self::I64 | Self::I32 | Self::U32 | Self::U16 | Self::U8
-        )
+        matches!(self, Self::I64 | Self::I32 | Self::U32 | Self::U16 | Self::U8)
     }
 
     /// True for signed integer types.
@@ -165,11 +162,7 @@ pub const fn promote(a: DType, b: DType) -> Result<DType, PromoteError> {
 
 /// Two unlike floats of 16 bits or more. Only f16 with bf16 needs a third type.
 const fn wider_float(a: DType, b: DType) -> DType {
-    if matches!(a, DType::F64) || matches!(b, DType::F64) {
-        DType::F64
-    } else {
-        DType::F32
-    }
+    if matches!(a, DType::F64) || matches!(b, DType::F64) { DType::F64 } else { DType::F32 }
 }
 
 /// Two unlike types out of the integers and bool.
@@ -197,7 +190,9 @@ impl fmt::Display for PromoteError {
         let Self { left, right } = self;
         write!(f, "dtypes {left} and {right} do not promote implicitly: ")?;
         if left.is_fp8() || right.is_fp8() {
-            f.write_str("fp8 has no range to spare, so cast the fp8 operand (for example to bf16 or f32) and apply its scale")
+            f.write_str(
+                "fp8 has no range to spare, so cast the fp8 operand (for example to bf16 or f32) and apply its scale",
+            )
         } else {
             f.write_str("cast every u16 or u32 operand first, for example to i64, which holds both")
         }
@@ -242,11 +237,10 @@ impl FromStr for DType {
             "f32" | "fp32" | "float32" | "float" | "single" => Self::F32,
             "f16" | "fp16" | "float16" | "half" => Self::F16,
             "bf16" | "bfloat16" => Self::BF16,
-            "f8e4m3" | "f8_e4m3" | "f8e4m3fn" | "f8_e4m3fn" | "fp8e4m3" | "fp8_e4m3"
-            | "fp8e4m3fn" | "fp8_e4m3fn" | "float8e4m3" | "float8_e4m3" | "float8e4m3fn"
-            | "float8_e4m3fn" | "e4m3" | "e4m3fn" | "fp8" | "float8" | "f8" => Self::F8E4M3,
-            "f8e5m2" | "f8_e5m2" | "fp8e5m2" | "fp8_e5m2" | "float8e5m2" | "float8_e5m2"
-            | "e5m2" => Self::F8E5M2,
+            "f8e4m3" | "f8_e4m3" | "f8e4m3fn" | "f8_e4m3fn" | "fp8e4m3" | "fp8_e4m3" | "fp8e4m3fn" | "fp8_e4m3fn"
+            | "float8e4m3" | "float8_e4m3" | "float8e4m3fn" | "float8_e4m3fn" | "e4m3" | "e4m3fn" | "fp8"
+            | "float8" | "f8" => Self::F8E4M3,
+            "f8e5m2" | "f8_e5m2" | "fp8e5m2" | "fp8_e5m2" | "float8e5m2" | "float8_e5m2" | "e5m2" => Self::F8E5M2,
             "i64" | "int64" | "long" => Self::I64,
             "i32" | "int32" | "int" => Self::I32,
             "u32" | "uint32" => Self::U32,
@@ -254,9 +248,7 @@ impl FromStr for DType {
             "u8" | "uint8" | "byte" => Self::U8,
             "bool" | "boolean" => Self::Bool,
             _ => {
-                return Err(ParseDTypeError {
-                    text: text.to_owned(),
-                });
+                return Err(ParseDTypeError { text: text.to_owned() });
             }
         })
     }
@@ -328,10 +320,7 @@ mod tests {
             assert!(text.parse::<DType>().is_err(), "{text}");
         }
         let message = "fp4".parse::<DType>().expect_err("fp4").to_string();
-        assert!(
-            message.starts_with("unknown dtype `fp4`: one of f64, f32"),
-            "{message}"
-        );
+        assert!(message.starts_with("unknown dtype `fp4`: one of f64, f32"), "{message}");
     }
 
     #[test]

@@ -191,10 +191,9 @@ impl fmt::Display for Error {
                 shape.as_slice(),
                 shape[*dim]
             ),
-            Self::Range { op, dim, start, len, size } => write!(
-                f,
-                "{op}: {len} elements from {start} are outside of dimension {dim}, which has size {size}"
-            ),
+            Self::Range { op, dim, start, len, size } => {
+                write!(f, "{op}: {len} elements from {start} are outside of dimension {dim}, which has size {size}")
+            }
             Self::Rank { op, expected, shape } => {
                 write!(f, "{op}: expected {expected} dimensions, got shape {:?}", shape.as_slice())
             }
@@ -221,7 +220,9 @@ impl fmt::Display for Error {
                 "shape {:?} has more elements than can be counted in bytes exactly (limit 2^59)",
                 shape.as_slice()
             ),
-            Self::DType { op, got, expected } => write!(f, "{op}: dtype {} is not supported, expected {expected}", got.name()),
+            Self::DType { op, got, expected } => {
+                write!(f, "{op}: dtype {} is not supported, expected {expected}", got.name())
+            }
             Self::NoPromotion { op, a, b } => {
                 write!(f, "{op}: {} and {} have no common dtype: cast one of them", a.name(), b.name())
             }

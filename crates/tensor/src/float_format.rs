@@ -68,32 +68,15 @@ impl FloatFormat {
     /// IEEE 754 binary16.
     pub const FP16: Self = Self::ieee("fp16", 5, 10);
     /// OFP8 E4M3 (`float8_e4m3fn`): no infinity, largest finite value 448, NaN is 0x7F and 0xFF.
-    pub const E4M3: Self = Self {
-        has_infinity: false,
-        ..Self::ieee("e4m3", 4, 3)
-    };
+    pub const E4M3: Self = Self { has_infinity: false, ..Self::ieee("e4m3", 4, 3) };
     /// OFP8 E5M2: IEEE-like, largest finite value 57344.
     pub const E5M2: Self = Self::ieee("e5m2", 5, 2);
 
     /// Every format, widest first.
-    pub const ALL: [Self; 7] = [
-        Self::FP64,
-        Self::FP32,
-        Self::TF32,
-        Self::BF16,
-        Self::FP16,
-        Self::E4M3,
-        Self::E5M2,
-    ];
+    pub const ALL: [Self; 7] = [Self::FP64, Self::FP32, Self::TF32, Self::BF16, Self::FP16, Self::E4M3, Self::E5M2];
 
     const fn ieee(name: &'static str, exponent_bits: u32, mantissa_bits: u32) -> Self {
-        Self {
-            name,
-            exponent_bits,
-            mantissa_bits,
-            bias: (1 << (exponent_bits - 1)) - 1,
-            has_infinity: true,
-        }
+        Self { name, exponent_bits, mantissa_bits, bias: (1 << (exponent_bits - 1)) - 1, has_infinity: true }
     }
 
     /// The format in which tensors of `dtype` are stored; `None` for integers and bool.
@@ -118,11 +101,7 @@ impl FloatFormat {
 
     /// Code of positive infinity; `None` when the format has none.
     pub const fn infinity_bits(&self) -> Option<u64> {
-        if self.has_infinity {
-            Some(self.max_finite_bits() + 1)
-        } else {
-            None
-        }
+        if self.has_infinity { Some(self.max_finite_bits() + 1) } else { None }
     }
 
     /// Code of the positive quiet NaN that [`encode`](Self::encode) produces.
@@ -137,11 +116,7 @@ impl FloatFormat {
     /// Code of the largest finite value.
     pub const fn max_finite_bits(&self) -> u64 {
         let all_ones = (1 << (self.width() - 1)) - 1;
-        if self.has_infinity {
-            all_ones - (1 << self.mantissa_bits)
-        } else {
-            all_ones - 1
-        }
+        if self.has_infinity { all_ones - (1 << self.mantissa_bits) } else { all_ones - 1 }
     }
 
     /// The largest finite value.
@@ -198,11 +173,7 @@ impl FloatFormat {
             Overflow::NonSaturating => largest + 1,
             Overflow::Saturating => largest,
         };
-        let code = if x.is_infinite() {
-            cap
-        } else {
-            self.round_magnitude(x.abs())
-        };
+        let code = if x.is_infinite() { cap } else { self.round_magnitude(x.abs()) };
         sign | code.min(cap)
     }
 
@@ -246,11 +217,7 @@ impl FloatFormat {
         } else {
             f64::NAN
         };
-        if bits >> sign_bit & 1 == 1 {
-            -magnitude
-        } else {
-            magnitude
-        }
+        if bits >> sign_bit & 1 == 1 { -magnitude } else { magnitude }
     }
 
     /// `x` after a round trip through the format, [`Overflow::NonSaturating`].
@@ -284,11 +251,7 @@ impl FloatFormat {
         }
         // Not above x, so one step up is; codes count up with magnitude.
         let code = self.encode(nearest.abs());
-        Some(if nearest < 0.0 {
-            -self.decode(code - 1)
-        } else {
-            self.decode(code + 1)
-        })
+        Some(if nearest < 0.0 { -self.decode(code - 1) } else { self.decode(code + 1) })
     }
 
     /// The largest finite value of the format less than `x`; `None` when there is none or `x` is NaN.

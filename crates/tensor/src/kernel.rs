@@ -62,11 +62,7 @@ impl<T: Copy> Array<T> {
 
     /// `(outer, size, inner)` around dimension `dim`: element `(o, i, j)` lies at `(o * size + i) * inner + j`.
     pub fn around(&self, dim: usize) -> (usize, usize, usize) {
-        (
-            self.shape[..dim].iter().product(),
-            self.shape[dim],
-            self.shape[dim + 1..].iter().product(),
-        )
+        (self.shape[..dim].iter().product(), self.shape[dim], self.shape[dim + 1..].iter().product())
     }
 }
 
@@ -406,12 +402,7 @@ pub(crate) fn load<T: Num>(buffer: &Buffer, dtype: DType, layout: &Layout, as_in
 
 /// Writes a dense array into a strided tensor, rounding to the dtype.
 pub(crate) fn store<T: Num>(buffer: &mut Buffer, dtype: DType, layout: &Layout, data: &Data<T>) {
-    fn scatter<S: bytemuck::Pod, X: Copy>(
-        buffer: &mut Buffer,
-        layout: &Layout,
-        data: &[X],
-        convert: impl Fn(X) -> S,
-    ) {
+    fn scatter<S: bytemuck::Pod, X: Copy>(buffer: &mut Buffer, layout: &Layout, data: &[X], convert: impl Fn(X) -> S) {
         let target = buffer.slice_mut::<S>();
         for (at, &x) in layout.positions().zip(data) {
             target[at] = convert(x);

@@ -165,11 +165,7 @@ impl Layout {
     pub fn dim(&self, op: &'static str, dim: isize) -> Result<usize> {
         let rank = self.rank() as isize;
         let at = if dim < 0 { dim + rank } else { dim };
-        if (0..rank).contains(&at) {
-            Ok(at as usize)
-        } else {
-            Err(Error::Dim { op, dim, shape: self.shape.clone() })
-        }
+        if (0..rank).contains(&at) { Ok(at as usize) } else { Err(Error::Dim { op, dim, shape: self.shape.clone() }) }
     }
 
     /// The same elements under another shape, without a copy.
@@ -182,14 +178,14 @@ impl Layout {
     pub fn view(&self, shape: &[u64]) -> Result<Self> {
         let count = checked_count(shape)?;
         if count != self.elements() {
-            return Err(Error::Elements {
-                op: "view",
-                from: self.shape.clone(),
-                to: Dims::from_slice(shape),
-            });
+            return Err(Error::Elements { op: "view", from: self.shape.clone(), to: Dims::from_slice(shape) });
         }
         if count == 0 || self.is_contiguous() {
-            return Ok(Self { shape: Dims::from_slice(shape), strides: contiguous_strides(shape), offset: self.offset });
+            return Ok(Self {
+                shape: Dims::from_slice(shape),
+                strides: contiguous_strides(shape),
+                offset: self.offset,
+            });
         }
         let mut strides: Strides = SmallVec::from_elem(0, shape.len());
         // Walk both shapes from the innermost side. `old` is the dimension whose elements are being handed out.
@@ -199,8 +195,8 @@ impl Layout {
         let mut filled = 1u64; // elements of the new shape placed in that run
         for old in (0..self.rank()).rev() {
             chunk_size *= self.shape[old];
-            let mergeable = old > 0
-                && (self.shape[old - 1] == 1 || self.strides[old - 1] == chunk_size as i64 * chunk_stride);
+            let mergeable =
+                old > 0 && (self.shape[old - 1] == 1 || self.strides[old - 1] == chunk_size as i64 * chunk_stride);
             if mergeable {
                 continue;
             }
@@ -260,9 +256,8 @@ impl Layout {
     pub fn expand(&self, shape: &[u64]) -> Result<Self> {
         checked_count(shape)?;
         let missing = shape.len().checked_sub(self.rank());
-        let fits = missing.is_some_and(|m| {
-            self.shape.iter().zip(&shape[m..]).all(|(&have, &want)| have == want || have == 1)
-        });
+        let fits =
+            missing.is_some_and(|m| self.shape.iter().zip(&shape[m..]).all(|(&have, &want)| have == want || have == 1));
         let Some(missing) = missing.filter(|_| fits) else {
             return Err(Error::Broadcast { op: "expand", a: self.shape.clone(), b: Dims::from_slice(shape) });
         };
@@ -455,7 +450,9 @@ pub fn elementwise_layout(shape: &[u64], inputs: &[&Layout]) -> Layout {
     }
     let rank = shape.len();
     let stride = |layout: &Layout, dim: usize| -> i64 {
-        (dim + layout.rank()).checked_sub(rank).map_or(0, |at| if layout.shape[at] == 1 && shape[dim] != 1 { 0 } else { layout.strides[at] })
+        (dim + layout.rank())
+            .checked_sub(rank)
+            .map_or(0, |at| if layout.shape[at] == 1 && shape[dim] != 1 { 0 } else { layout.strides[at] })
     };
     // Positive: `a` must lie inside `b`. Zero: nobody distinguishes them.
     let compare = |a: usize, b: usize| -> i32 {

@@ -32,10 +32,7 @@ pub const fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4]
             (left >> 32) as u32 ^ counter[3] ^ key[1],
             left as u32,
         ];
-        key = [
-            key[0].wrapping_add(KEY_STEPS[0]),
-            key[1].wrapping_add(KEY_STEPS[1]),
-        ];
+        key = [key[0].wrapping_add(KEY_STEPS[0]), key[1].wrapping_add(KEY_STEPS[1])];
         round += 1;
     }
     counter
@@ -80,15 +77,8 @@ impl Rng {
     /// The generator of `seed` for one purpose.
     pub const fn new(seed: u64, stream: Stream) -> Self {
         // The stream goes into the key, by one block under the seed, because sites and elements fill the counter.
-        let block = philox4x32_10(
-            [stream.number(), 0, 0, 0],
-            [seed as u32, (seed >> 32) as u32],
-        );
-        Self {
-            seed,
-            stream,
-            key: [block[0], block[1]],
-        }
+        let block = philox4x32_10([stream.number(), 0, 0, 0], [seed as u32, (seed >> 32) as u32]);
+        Self { seed, stream, key: [block[0], block[1]] }
     }
 
     /// The generator of the same seed for another purpose.
@@ -108,15 +98,7 @@ impl Rng {
 
     /// 128 random bits.
     const fn block(&self, site: u64, block: u64) -> [u32; 4] {
-        philox4x32_10(
-            [
-                block as u32,
-                (block >> 32) as u32,
-                site as u32,
-                (site >> 32) as u32,
-            ],
-            self.key,
-        )
+        philox4x32_10([block as u32, (block >> 32) as u32, site as u32, (site >> 32) as u32], self.key)
     }
 
     /// 32 random bits for element `i`; four elements share a block.
@@ -241,13 +223,7 @@ impl TruncatedNormal {
         let start = math::normal_cdf(left);
         let mass = math::normal_cdf(right) - start;
         if low < high && mass > 0.0 {
-            Ok(Self {
-                low,
-                high,
-                start,
-                mass,
-                mirrored,
-            })
+            Ok(Self { low, high, start, mass, mirrored })
         } else {
             Err(EmptyInterval { low, high })
         }
@@ -275,10 +251,7 @@ pub struct EmptyInterval {
 impl fmt::Display for EmptyInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { low, high } = self;
-        write!(
-            f,
-            "cannot draw from a normal distribution between {low} and {high} standard deviations: "
-        )?;
+        write!(f, "cannot draw from a normal distribution between {low} and {high} standard deviations: ")?;
         if low < high {
             f.write_str("the interval is too far from the mean to hold any probability")
         } else {

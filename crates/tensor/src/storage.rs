@@ -24,14 +24,7 @@ impl Storage {
         let mut holds = [0u16; Role::ALL.len()];
         holds[role as usize] = 1;
         let id = runtime.meter().alloc(bytes, role, runtime.module(), runtime.phase());
-        Rc::new(Self {
-            id,
-            bytes,
-            runtime: runtime.clone(),
-            data,
-            holds: Cell::new(holds),
-            version: Cell::new(0),
-        })
+        Rc::new(Self { id, bytes, runtime: runtime.clone(), data, holds: Cell::new(holds), version: Cell::new(0) })
     }
 
     /// Identity of this storage in the trace.

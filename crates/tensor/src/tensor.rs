@@ -202,11 +202,7 @@ impl Tensor {
     /// The only element.
     pub fn item(&self) -> Result<f64> {
         if self.elements() != 1 {
-            return Err(Error::Elements {
-                op: "item",
-                from: self.shape().into(),
-                to: crate::layout::Dims::new(),
-            });
+            return Err(Error::Elements { op: "item", from: self.shape().into(), to: crate::layout::Dims::new() });
         }
         Ok(self.to_vec()?[0])
     }

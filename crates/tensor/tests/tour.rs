@@ -50,7 +50,9 @@ fn checkpoint_gives_the_same_gradients_and_keeps_less() {
         let mut x = rt.randn(&[2, 4], DType::F64).unwrap();
         for _ in 0..3 {
             let w = w.clone();
-            let block = move |t: &[Tensor]| Ok([t[0].linear(&w, None)?.tanh()?.exp()?.sin()?.add(&t[0])?].into_iter().collect());
+            let block = move |t: &[Tensor]| {
+                Ok([t[0].linear(&w, None)?.tanh()?.exp()?.sin()?.add(&t[0])?].into_iter().collect())
+            };
             x = if with { checkpoint(&[&x], block).unwrap() } else { block(&[x]).unwrap() }.remove(0);
         }
         let live = rt.live_bytes();

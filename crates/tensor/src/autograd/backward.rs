@@ -147,7 +147,9 @@ impl Tensor {
     /// [`Error::Backward`] if it is not a scalar or has no history (or its history was consumed already).
     pub fn backward(&self) -> Result<()> {
         if self.elements() != 1 {
-            return Err(Error::Backward("only a scalar has a gradient without a direction: reduce it, or use backward_with"));
+            return Err(Error::Backward(
+                "only a scalar has a gradient without a direction: reduce it, or use backward_with",
+            ));
         }
         let runtime = self.runtime().clone();
         let before = runtime.set_phase(Phase::Backward);
@@ -171,7 +173,9 @@ impl Tensor {
         let runtime = self.runtime().clone();
         let known = runtime.tape().nodes.iter().any(|n| n.out_values.contains(value));
         if !known {
-            return Err(Error::Backward("the history was consumed by an earlier backward pass; double backward is not supported"));
+            return Err(Error::Backward(
+                "the history was consumed by an earlier backward pass; double backward is not supported",
+            ));
         }
         let mut pending = Pending { runtime: runtime.clone(), slots: Vec::new() };
         pending.add(&GradRef::Value(*value), grad)?;

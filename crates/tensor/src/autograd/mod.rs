@@ -173,7 +173,8 @@ pub(crate) fn push(
     }
     let role = runtime.saved_role();
     let keep = |bits: u8, i: usize, t: &Tensor| {
-        (bits & (1 << i) != 0).then(|| checkpoint::placeholder(runtime).unwrap_or_else(|| Slot::Kept(Saved::new(t, role))))
+        (bits & (1 << i) != 0)
+            .then(|| checkpoint::placeholder(runtime).unwrap_or_else(|| Slot::Kept(Saved::new(t, role))))
     };
     let node = Node {
         inputs: inputs

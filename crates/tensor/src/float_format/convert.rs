@@ -87,11 +87,7 @@ const fn encode_fp8<const MANTISSA_BITS: u32, const BIAS: i32>(x: f32, cap: u32,
     let significand = magnitude & 0x007F_FFFF | 0x0080_0000;
     let own_exponent = (magnitude >> F32_MANTISSA_BITS) as i32 - 127;
     let min_exponent = 1 - BIAS;
-    let exponent = if own_exponent > min_exponent {
-        own_exponent
-    } else {
-        min_exponent
-    };
+    let exponent = if own_exponent > min_exponent { own_exponent } else { min_exponent };
     let shift = (exponent - own_exponent) as u32 + F32_MANTISSA_BITS - MANTISSA_BITS;
     if shift > F32_MANTISSA_BITS + 1 {
         return sign;
@@ -104,10 +100,7 @@ const fn encode_fp8<const MANTISSA_BITS: u32, const BIAS: i32>(x: f32, cap: u32,
     sign | if code < cap { code as u8 } else { cap as u8 }
 }
 
-const fn decode_table<const MANTISSA_BITS: u32, const BIAS: i32>(
-    first_nan: u8,
-    infinity: Option<u8>,
-) -> [f32; 256] {
+const fn decode_table<const MANTISSA_BITS: u32, const BIAS: i32>(first_nan: u8, infinity: Option<u8>) -> [f32; 256] {
     let mut table = [0.0; 256];
     let mut code = 0;
     while code < 128 {
@@ -127,11 +120,7 @@ const fn decode_finite(code: u32, mantissa_bits: u32, bias: i32) -> f32 {
     let hidden = 1 << mantissa_bits;
     let mantissa = code & (hidden - 1);
     let field = (code >> mantissa_bits) as i32;
-    let (significand, exponent) = if field == 0 {
-        (mantissa, 1 - bias)
-    } else {
-        (mantissa | hidden, field - bias)
-    };
+    let (significand, exponent) = if field == 0 { (mantissa, 1 - bias) } else { (mantissa | hidden, field - bias) };
     let place = exponent - mantissa_bits as i32;
     // Few bits times a power of two well inside the normal range of f32: exact.
     significand as f32 * f32::from_bits(((place + 127) as u32) << F32_MANTISSA_BITS)

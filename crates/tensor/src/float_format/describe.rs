@@ -72,10 +72,7 @@ impl fmt::Display for Note {
             }
             Self::OverflowToNan { max_finite } => {
                 let max = brief(max_finite);
-                write!(
-                    f,
-                    "above the largest finite value {max}; a saturating cast stores {max}"
-                )
+                write!(f, "above the largest finite value {max}; a saturating cast stores {max}")
             }
         }
     }
@@ -114,37 +111,23 @@ impl FloatFormat {
             let value = bits >> low & ((1 << width) - 1);
             format!("{value:0width$b}", width = width as usize)
         };
-        [
-            binary(self.width() - 1, 1),
-            binary(self.mantissa_bits, self.exponent_bits),
-            binary(0, self.mantissa_bits),
-        ]
+        [binary(self.width() - 1, 1), binary(self.mantissa_bits, self.exponent_bits), binary(0, self.mantissa_bits)]
     }
 
     fn note(&self, x: f64, stored: f64) -> Option<Note> {
         if x.is_nan() {
             None
         } else if stored.is_nan() {
-            Some(Note::OverflowToNan {
-                max_finite: self.max_finite(),
-            })
+            Some(Note::OverflowToNan { max_finite: self.max_finite() })
         } else if stored.is_infinite() {
-            x.is_finite().then(|| Note::OverflowToInfinity {
-                max_finite: self.max_finite(),
-            })
+            x.is_finite().then(|| Note::OverflowToInfinity { max_finite: self.max_finite() })
         } else if x.is_infinite() || self.round(x) != stored {
-            Some(Note::Saturated {
-                max_finite: self.max_finite(),
-            })
+            Some(Note::Saturated { max_finite: self.max_finite() })
         } else if stored == 0.0 {
-            (x != 0.0).then(|| Note::BelowSmallestSubnormal {
-                min_subnormal: self.min_subnormal(),
-            })
+            (x != 0.0).then(|| Note::BelowSmallestSubnormal { min_subnormal: self.min_subnormal() })
         } else if stored.abs() < self.min_normal() {
             let code = self.encode(stored.abs());
-            Some(Note::Subnormal {
-                significant_bits: u64::BITS - code.leading_zeros(),
-            })
+            Some(Note::Subnormal { significant_bits: u64::BITS - code.leading_zeros() })
         } else {
             None
         }
@@ -177,11 +160,7 @@ fn relative_error(x: f64, stored: f64) -> Option<f64> {
 /// Re-arranges Rust's `d.ddde-x` for `|value|` the way Python prints floats: positional from 1e-4 up to 1e16, else
 /// with an exponent of at least two digits; trailing zeros dropped.
 fn decimal(value: f64, scientific: &str) -> String {
-    let sign = if value.is_sign_negative() && !value.is_nan() {
-        "-"
-    } else {
-        ""
-    };
+    let sign = if value.is_sign_negative() && !value.is_nan() { "-" } else { "" };
     let Some((digits, exponent)) = scientific.split_once('e') else {
         // "inf" and "NaN" have no exponent part.
         return format!("{sign}{}", scientific.to_ascii_lowercase());
@@ -232,25 +211,17 @@ mod tests {
 
     #[test]
     fn descriptions_match_the_mock_up() {
-        let rows: Vec<String> = [
-            FloatFormat::FP32,
-            FloatFormat::BF16,
-            FloatFormat::FP16,
-            FloatFormat::E4M3,
-            FloatFormat::E5M2,
-        ]
-        .iter()
-        .map(|format| {
-            let d = format.describe(0.1);
-            let error = d.relative_error.expect("finite");
-            let stored = d.stored_shortest();
-            let name = format.name;
-            format!(
-                "{name} {} {} {} {stored} {error:.1e}",
-                d.sign, d.exponent, d.mantissa
-            )
-        })
-        .collect();
+        let rows: Vec<String> =
+            [FloatFormat::FP32, FloatFormat::BF16, FloatFormat::FP16, FloatFormat::E4M3, FloatFormat::E5M2]
+                .iter()
+                .map(|format| {
+                    let d = format.describe(0.1);
+                    let error = d.relative_error.expect("finite");
+                    let stored = d.stored_shortest();
+                    let name = format.name;
+                    format!("{name} {} {} {} {stored} {error:.1e}", d.sign, d.exponent, d.mantissa)
+                })
+                .collect();
         assert_eq!(
             rows,
             [
@@ -266,10 +237,7 @@ mod tests {
         assert_eq!(small.note, None);
         let gone = FloatFormat::FP16.describe(1e-8);
         assert_eq!(gone.stored_shortest(), "0");
-        assert_eq!(
-            gone.note.map(|n| n.to_string()).as_deref(),
-            Some("below the smallest subnormal 6.0e-08")
-        );
+        assert_eq!(gone.note.map(|n| n.to_string()).as_deref(), Some("below the smallest subnormal 6.0e-08"));
     }
 
     #[test]
@@ -279,62 +247,26 @@ mod tests {
         let fp64 = FloatFormat::FP64.describe(0.1);
         let exact = "0.1000000000000000055511151231257827021181583404541015625";
         assert_eq!(fp64.stored_exact(), exact);
-        assert_eq!(
-            (fp64.stored_shortest().as_str(), fp64.relative_error),
-            ("0.1", Some(0.0))
-        );
+        assert_eq!((fp64.stored_shortest().as_str(), fp64.relative_error), ("0.1", Some(0.0)));
         let tiny = FloatFormat::FP64.describe(5e-324).stored_exact();
-        assert!(
-            tiny.starts_with("4.940656458412465441") && tiny.ends_with("5625e-324"),
-            "{tiny}"
-        );
+        assert!(tiny.starts_with("4.940656458412465441") && tiny.ends_with("5625e-324"), "{tiny}");
         // mantissa digits of 2^-1074
         assert_eq!(tiny.len(), 751 + ".".len() + "e-324".len());
 
         for (format, x, stored, note) in [
             (FloatFormat::E4M3, 1.0, "1", ""),
             (FloatFormat::E4M3, -0.0, "-0", ""),
-            (
-                FloatFormat::E4M3,
-                500.0,
-                "nan",
-                "above the largest finite value 448; a saturating cast stores 448",
-            ),
-            (
-                FloatFormat::FP16,
-                -1e5,
-                "-inf",
-                "above the largest finite value 65504",
-            ),
-            (
-                FloatFormat::BF16,
-                1e39,
-                "inf",
-                "above the largest finite value 3.4e+38",
-            ),
+            (FloatFormat::E4M3, 500.0, "nan", "above the largest finite value 448; a saturating cast stores 448"),
+            (FloatFormat::FP16, -1e5, "-inf", "above the largest finite value 65504"),
+            (FloatFormat::BF16, 1e39, "inf", "above the largest finite value 3.4e+38"),
             (FloatFormat::FP16, f64::INFINITY, "inf", ""),
             (FloatFormat::FP16, f64::NAN, "nan", ""),
-            (
-                FloatFormat::FP16,
-                1e-7,
-                "1.1920928955078125e-07",
-                "subnormal: 2 significant bits",
-            ),
-            (
-                FloatFormat::E5M2,
-                2e-5,
-                "1.52587890625e-05",
-                "subnormal: 1 significant bit",
-            ),
+            (FloatFormat::FP16, 1e-7, "1.1920928955078125e-07", "subnormal: 2 significant bits"),
+            (FloatFormat::E5M2, 2e-5, "1.52587890625e-05", "subnormal: 1 significant bit"),
             (FloatFormat::BF16, 1e20, "9.9727710148492263424e+19", ""),
             (FloatFormat::FP32, 123_456.0, "123456", ""),
             (FloatFormat::FP32, 1200.5, "1200.5", ""),
-            (
-                FloatFormat::FP32,
-                0.000_1,
-                "9.99999974737875163555145263671875e-05",
-                "",
-            ),
+            (FloatFormat::FP32, 0.000_1, "9.99999974737875163555145263671875e-05", ""),
         ] {
             let d = format.describe(x);
             assert_eq!(d.stored_exact(), stored, "{} {x}", format.name);

@@ -5,17 +5,10 @@ use std::collections::BTreeMap;
 use half::{bf16, f16};
 
 use super::convert::*;
-use super::torch_reference::{
-    CAST_HASHES, F8E4M3_TO_F32_BITS, F8E5M2_TO_F32_BITS, NON_SATURATING_E4M3_HASHES,
-};
+use super::torch_reference::{CAST_HASHES, F8E4M3_TO_F32_BITS, F8E5M2_TO_F32_BITS, NON_SATURATING_E4M3_HASHES};
 use super::*;
 
-const NARROW: [FloatFormat; 4] = [
-    FloatFormat::BF16,
-    FloatFormat::FP16,
-    FloatFormat::E4M3,
-    FloatFormat::E5M2,
-];
+const NARROW: [FloatFormat; 4] = [FloatFormat::BF16, FloatFormat::FP16, FloatFormat::E4M3, FloatFormat::E5M2];
 
 fn codes(format: &FloatFormat) -> std::ops::Range<u64> {
     0..1 << format.width()
@@ -23,9 +16,7 @@ fn codes(format: &FloatFormat) -> std::ops::Range<u64> {
 
 /// All finite values with non-negative sign, ascending: codes count up with magnitude.
 fn finite_magnitudes(format: &FloatFormat) -> Vec<f64> {
-    (0..=format.max_finite_bits())
-        .map(|c| format.decode(c))
-        .collect()
+    (0..=format.max_finite_bits()).map(|c| format.decode(c)).collect()
 }
 
 #[test]
@@ -45,9 +36,7 @@ fn decode_then_encode_is_the_identity() {
 
 #[test]
 fn nans_and_infinities_sit_where_the_specifications_say() {
-    let count = |format: &FloatFormat, kind: fn(f64) -> bool| {
-        codes(format).filter(|c| kind(format.decode(*c))).count()
-    };
+    let count = |format: &FloatFormat, kind: fn(f64) -> bool| codes(format).filter(|c| kind(format.decode(*c))).count();
     // (format, NaN codes, infinities): mantissa not zero under the all-ones exponent, twice for the signs.
     for (format, nans, infinities) in [
         (FloatFormat::BF16, 2 * 127, 2),
@@ -56,12 +45,7 @@ fn nans_and_infinities_sit_where_the_specifications_say() {
         (FloatFormat::E4M3, 2, 0),
     ] {
         assert_eq!(count(&format, f64::is_nan), nans, "{}", format.name);
-        assert_eq!(
-            count(&format, f64::is_infinite),
-            infinities,
-            "{}",
-            format.name
-        );
+        assert_eq!(count(&format, f64::is_infinite), infinities, "{}", format.name);
     }
     assert!(FloatFormat::E4M3.decode(0x7F).is_nan() && FloatFormat::E4M3.decode(0xFF).is_nan());
 }
@@ -85,26 +69,17 @@ fn midpoints_tie_to_even_and_their_neighbours_do_not() {
 fn the_wide_formats_agree_with_the_hardware() {
     let mut state = 1_u64;
     for _ in 0..200_000 {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let x = f64::from_bits(state);
         if x.is_nan() {
             continue;
         }
         // Half of the exponents lie outside fp32's range; scale a copy into it.
-        for x in [
-            x,
-            f64::from_bits(state >> 12 | 0x3FF << 52),
-            f64::from_bits(state >> 5) * 1e-44,
-        ] {
+        for x in [x, f64::from_bits(state >> 12 | 0x3FF << 52), f64::from_bits(state >> 5) * 1e-44] {
             assert_eq!(FloatFormat::FP64.encode(x), x.to_bits());
             assert_eq!(FloatFormat::FP64.decode(x.to_bits()), x);
             assert_eq!(FloatFormat::FP32.encode(x), u64::from((x as f32).to_bits()));
-            assert_eq!(
-                FloatFormat::FP32.decode(u64::from((x as f32).to_bits())),
-                f64::from(x as f32)
-            );
+            assert_eq!(FloatFormat::FP32.decode(u64::from((x as f32).to_bits())), f64::from(x as f32));
         }
     }
 }
@@ -120,11 +95,8 @@ fn f32_inputs(set: &str) -> Vec<u32> {
             }
         }
         "f16_midpoints" | "fp8_midpoints" => {
-            let (bits, lows) = if set == "f16_midpoints" {
-                (10, [0x0FFF, 0x1000, 0x1001])
-            } else {
-                (4, [0, 1, 0x7_FFFF])
-            };
+            let (bits, lows) =
+                if set == "f16_midpoints" { (10, [0x0FFF, 0x1000, 0x1001]) } else { (4, [0, 1, 0x7_FFFF]) };
             for sign in 0..2_u32 {
                 for exponent in 100..145_u32 {
                     for mantissa in 0..1_u32 << bits {
@@ -141,12 +113,7 @@ fn f32_inputs(set: &str) -> Vec<u32> {
 
 #[test]
 fn generic_rounding_agrees_with_half_and_with_the_kernels_conversions() {
-    for set in [
-        "scattered",
-        "bf16_midpoints",
-        "f16_midpoints",
-        "fp8_midpoints",
-    ] {
+    for set in ["scattered", "bf16_midpoints", "f16_midpoints", "fp8_midpoints"] {
         for x in f32_inputs(set).into_iter().map(f32::from_bits) {
             let wide = f64::from(x);
             if x.is_nan() {
@@ -164,25 +131,12 @@ fn generic_rounding_agrees_with_half_and_with_the_kernels_conversions() {
                 (FloatFormat::BF16, direct, f32_to_bf16_bits(x)),
                 (FloatFormat::FP16, direct, f32_to_f16_bits(x)),
                 (FloatFormat::E4M3, direct, f32_to_f8e4m3_bits(x).into()),
-                (
-                    FloatFormat::E4M3,
-                    clamped,
-                    f32_to_f8e4m3_bits_saturating(x).into(),
-                ),
+                (FloatFormat::E4M3, clamped, f32_to_f8e4m3_bits_saturating(x).into()),
                 (FloatFormat::E5M2, direct, f32_to_f8e5m2_bits(x).into()),
-                (
-                    FloatFormat::E5M2,
-                    clamped,
-                    f32_to_f8e5m2_bits_saturating(x).into(),
-                ),
+                (FloatFormat::E5M2, clamped, f32_to_f8e5m2_bits_saturating(x).into()),
             ] {
                 let expected = format.encode_with(wide, overflow);
-                assert_eq!(
-                    u64::from(code),
-                    expected,
-                    "{} {overflow:?} {x:e}",
-                    format.name
-                );
+                assert_eq!(u64::from(code), expected, "{} {overflow:?} {x:e}", format.name);
             }
         }
     }
@@ -191,10 +145,9 @@ fn generic_rounding_agrees_with_half_and_with_the_kernels_conversions() {
 #[test]
 fn decoding_agrees_with_half() {
     for code in 0..=u16::MAX {
-        for (format, theirs) in [
-            (FloatFormat::FP16, f16::from_bits(code).to_f64()),
-            (FloatFormat::BF16, bf16::from_bits(code).to_f64()),
-        ] {
+        for (format, theirs) in
+            [(FloatFormat::FP16, f16::from_bits(code).to_f64()), (FloatFormat::BF16, bf16::from_bits(code).to_f64())]
+        {
             let ours = format.decode(u64::from(code));
             assert!(
                 ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()),
@@ -252,12 +205,7 @@ fn overflow_rules() {
         (FloatFormat::E4M3, 448.0, 464.0, 448.0),
         (FloatFormat::E5M2, 57344.0, 61440.0, f64::INFINITY),
         (FloatFormat::FP16, 65504.0, 65520.0, f64::INFINITY),
-        (
-            FloatFormat::BF16,
-            3.389_531_389_251_535_5e38,
-            (2.0 - 2.0_f64.powi(-8)) * 2.0_f64.powi(127),
-            f64::INFINITY,
-        ),
+        (FloatFormat::BF16, 3.389_531_389_251_535_5e38, (2.0 - 2.0_f64.powi(-8)) * 2.0_f64.powi(127), f64::INFINITY),
     ];
     for (format, largest, tie, at_tie) in cases {
         assert_eq!(format.max_finite(), largest, "{}", format.name);
@@ -271,11 +219,7 @@ fn overflow_rules() {
             let clamped = format.decode(format.encode_with(-x, Overflow::Saturating));
             assert_eq!(clamped, -largest, "{}", format.name);
         }
-        assert!(
-            format
-                .decode(format.encode_with(f64::NAN, Overflow::Saturating))
-                .is_nan()
-        );
+        assert!(format.decode(format.encode_with(f64::NAN, Overflow::Saturating)).is_nan());
     }
 }
 
@@ -284,72 +228,16 @@ fn table_facts() {
     // name, bits, max, smallest normal, smallest subnormal, epsilon, integers exact up to; from the IEEE 754 and OFP8
     // tables.
     let expected = [
-        (
-            "fp64",
-            64,
-            f64::MAX,
-            f64::MIN_POSITIVE,
-            5e-324,
-            f64::EPSILON,
-            1 << 53,
-        ),
-        (
-            "fp32",
-            32,
-            f64::from(f32::MAX),
-            2.0_f64.powi(-126),
-            2.0_f64.powi(-149),
-            2.0_f64.powi(-23),
-            16_777_216,
-        ),
-        (
-            "tf32",
-            19,
-            3.401_162_134_214_653_5e38,
-            2.0_f64.powi(-126),
-            2.0_f64.powi(-136),
-            2.0_f64.powi(-10),
-            2048,
-        ),
-        (
-            "bf16",
-            16,
-            3.389_531_389_251_535_5e38,
-            2.0_f64.powi(-126),
-            2.0_f64.powi(-133),
-            0.007_812_5,
-            256,
-        ),
-        (
-            "fp16",
-            16,
-            65504.0,
-            2.0_f64.powi(-14),
-            2.0_f64.powi(-24),
-            0.000_976_562_5,
-            2048,
-        ),
+        ("fp64", 64, f64::MAX, f64::MIN_POSITIVE, 5e-324, f64::EPSILON, 1 << 53),
+        ("fp32", 32, f64::from(f32::MAX), 2.0_f64.powi(-126), 2.0_f64.powi(-149), 2.0_f64.powi(-23), 16_777_216),
+        ("tf32", 19, 3.401_162_134_214_653_5e38, 2.0_f64.powi(-126), 2.0_f64.powi(-136), 2.0_f64.powi(-10), 2048),
+        ("bf16", 16, 3.389_531_389_251_535_5e38, 2.0_f64.powi(-126), 2.0_f64.powi(-133), 0.007_812_5, 256),
+        ("fp16", 16, 65504.0, 2.0_f64.powi(-14), 2.0_f64.powi(-24), 0.000_976_562_5, 2048),
         ("e4m3", 8, 448.0, 0.015_625, 0.001_953_125, 0.125, 16),
-        (
-            "e5m2",
-            8,
-            57344.0,
-            2.0_f64.powi(-14),
-            2.0_f64.powi(-16),
-            0.25,
-            8,
-        ),
+        ("e5m2", 8, 57344.0, 2.0_f64.powi(-14), 2.0_f64.powi(-16), 0.25, 8),
     ];
     let got = FloatFormat::ALL.map(|f| {
-        (
-            f.name,
-            f.width(),
-            f.max_finite(),
-            f.min_normal(),
-            f.min_subnormal(),
-            f.epsilon(),
-            f.max_exact_integer(),
-        )
+        (f.name, f.width(), f.max_finite(), f.min_normal(), f.min_subnormal(), f.epsilon(), f.max_exact_integer())
     });
     assert_eq!(got, expected);
     for format in FloatFormat::ALL {
@@ -391,9 +279,7 @@ fn neighbours_and_spacing() {
 fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes
         .into_iter()
-        .fold(0xCBF2_9CE4_8422_2325, |state, byte| {
-            (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-        })
+        .fold(0xCBF2_9CE4_8422_2325, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
 fn f32_of(source: &str, code: u32) -> f32 {
@@ -437,9 +323,7 @@ fn assert_casts(reference: &[(&str, &str, &str, u64)], e4m3: Overflow) {
                 // The script makes NaN canonical; so must this.
                 let nan = format.decode(code).is_nan();
                 let code = if nan { format.nan_bits() } else { code };
-                code.to_le_bytes()
-                    .into_iter()
-                    .take(format.width() as usize / 8)
+                code.to_le_bytes().into_iter().take(format.width() as usize / 8)
             }))
         };
         let case = format!("{source} -> {target}, {set}");
@@ -472,10 +356,7 @@ fn fp8_tables_are_pytorchs() {
                 assert!(value.is_nan() && format.decode(code).is_nan());
             } else {
                 assert_eq!(value.to_bits(), *bits, "{} {code:#x}", format.name);
-                assert_eq!(
-                    format.decode(code).to_bits(),
-                    f64::from(reference).to_bits()
-                );
+                assert_eq!(format.decode(code).to_bits(), f64::from(reference).to_bits());
             }
         }
     }
@@ -484,11 +365,8 @@ fn fp8_tables_are_pytorchs() {
 /// `(format, start, operation, operand, times, result)`: results that users ran into, exact.
 #[test]
 fn repeated_updates_in_low_precision() {
-    let apply: BTreeMap<&str, fn(f32, f32) -> f32> = BTreeMap::from([
-        ("+", (|a, b| a + b) as fn(f32, f32) -> f32),
-        ("-", |a, b| a - b),
-        ("*", |a, b| a * b),
-    ]);
+    let apply: BTreeMap<&str, fn(f32, f32) -> f32> =
+        BTreeMap::from([("+", (|a, b| a + b) as fn(f32, f32) -> f32), ("-", |a, b| a - b), ("*", |a, b| a * b)]);
     let bf = FloatFormat::BF16;
     let half = FloatFormat::FP16;
     for (format, start, op, operand, times, result) in [
@@ -503,24 +381,13 @@ fn repeated_updates_in_low_precision() {
         // A second moment in bf16 never decays with beta2 = 0.999, and with 0.95 stops at ten smallest subnormals,
         // 9.2e-40, as `PyTorch` does: 9.5 is a tie that goes back to 10.
         (bf, 1.0, "*", 0.999, 5000, 1.0),
-        (
-            bf,
-            1.0,
-            "*",
-            0.95,
-            5000,
-            10.0 * FloatFormat::BF16.min_subnormal(),
-        ),
+        (bf, 1.0, "*", 0.95, 5000, 10.0 * FloatFormat::BF16.min_subnormal()),
     ] {
         let mut stored = f64::from(start);
         for _ in 0..times {
             stored = format.round(f64::from(apply[op](stored as f32, operand)));
         }
-        assert_eq!(
-            stored, result,
-            "{} {start} {op} {operand} x {times}",
-            format.name
-        );
+        assert_eq!(stored, result, "{} {start} {op} {operand} x {times}", format.name);
     }
     for (format, value, result) in [
         (half, 1e-8, 0.0),
@@ -537,15 +404,9 @@ fn repeated_updates_in_low_precision() {
 fn the_smallest_update_that_moves_a_bf16_weight_of_one() {
     let bf = FloatFormat::BF16;
     let down = 2.0_f64.powi(-9);
-    assert_eq!(
-        bf.next_down(1.0).map(|below| (1.0 - below) / 2.0),
-        Some(down)
-    );
+    assert_eq!(bf.next_down(1.0).map(|below| (1.0 - below) / 2.0), Some(down));
     assert_eq!(bf.round(1.0 - down), 1.0);
-    assert_eq!(
-        bf.round(1.0 - down * (1.0 + 2.0_f64.powi(-40))),
-        1.0 - 2.0 * down
-    );
+    assert_eq!(bf.round(1.0 - down * (1.0 + 2.0_f64.powi(-40))), 1.0 - 2.0 * down);
     let up = 2.0_f64.powi(-8);
     assert_eq!(bf.spacing_at(1.0), Some(2.0 * up));
     assert_eq!(bf.round(1.0 + up), 1.0);

@@ -3,12 +3,12 @@
 //! To add one, write the file and name it in the list below; it does not compile until it answers everything.
 
 use crate::autograd::{Back, Grads};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::layout::Layout;
 use crate::meter::{CopyReason, Cost};
 use crate::tensor::Spec;
-use crate::dtype::DType;
 use smallvec::{SmallVec, smallvec};
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -27,9 +27,7 @@ pub fn ln(x: f64) -> f64 {
     // ln m = 2 atanh s, and |s| < 0.172, so that s^23 is out of sight.
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let square = s * s;
-    let series = (0..11)
-        .rev()
-        .fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
+    let series = (0..11).rev().fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
     let exponent = f64::from(exponent);
     exponent * LN_2_HIGH + (2.0 * s * series + exponent * LN_2_LOW)
 }
@@ -39,9 +37,7 @@ pub fn exp(x: f64) -> f64 {
     let power = (x / LN_2).round();
     let rest = (x - power * LN_2_HIGH) - power * LN_2_LOW;
     // |rest| < 0.35: the term of degree 14 is below 5e-18.
-    let series = (1..=13)
-        .rev()
-        .fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
+    let series = (1..=13).rev().fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
     series * f64::from_bits(((power as i64 + 1023) as u64) << 52)
 }
 
@@ -85,9 +81,7 @@ pub fn normal_cdf(x: f64) -> f64 {
         return 0.5 + density * sum;
     }
     // Laplace's continued fraction for the tail; 100 levels are far more than enough from 3 on.
-    let fraction = (1..=100)
-        .rev()
-        .fold(size, |sum, k| size + f64::from(k) / sum);
+    let fraction = (1..=100).rev().fold(size, |sum, k| size + f64::from(k) / sum);
     let tail = density / fraction;
     if x < 0.0 { tail } else { 1.0 - tail }
 }
@@ -196,10 +190,7 @@ mod tests {
 
     fn assert_close(got: f64, expected: f64, relative: f64, what: &str) {
         let error = (got - expected).abs();
-        assert!(
-            error <= relative * expected.abs(),
-            "{what}: {got:e}, not {expected:e}"
-        );
+        assert!(error <= relative * expected.abs(), "{what}: {got:e}, not {expected:e}");
     }
 
     #[test]
@@ -223,10 +214,7 @@ mod tests {
             let (sin, cos) = sin_cos_turns(turns);
             let (s, c) = (turns * TAU).sin_cos();
             // The platform's argument carries the rounding of the product, up to 4e-16.
-            assert!(
-                (sin - s).abs() < 1.5e-15 && (cos - c).abs() < 1.5e-15,
-                "{turns}"
-            );
+            assert!((sin - s).abs() < 1.5e-15 && (cos - c).abs() < 1.5e-15, "{turns}");
         }
         assert_eq!(sin_cos_turns(0.25), (1.0, 0.0));
         assert_eq!(sin_cos_turns(0.5), (0.0, -1.0));
@@ -246,9 +234,6 @@ mod tests {
             let p = f64::from(k) / 10_000.0;
             assert_close(normal_cdf(normal_quantile(p)), p, 2e-13, "round trip");
         }
-        assert_eq!(
-            (normal_cdf(f64::NEG_INFINITY), normal_cdf(f64::INFINITY)),
-            (0.0, 1.0)
-        );
+        assert_eq!((normal_cdf(f64::NEG_INFINITY), normal_cdf(f64::INFINITY)), (0.0, 1.0));
     }
 }

@@ -4,16 +4,8 @@ use super::*;
 
 /// Random123 1.14, `tests/kat_vectors`, the lines `philox4x32 10`: counter, key, result.
 const KNOWN_ANSWERS: [([u32; 4], [u32; 2], [u32; 4]); 3] = [
-    (
-        [0; 4],
-        [0; 2],
-        [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
-    ),
-    (
-        [u32::MAX; 4],
-        [u32::MAX; 2],
-        [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd],
-    ),
+    ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
+    ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
     (
         [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
         [0xa409_3822, 0x299f_31d0],
@@ -107,10 +99,7 @@ fn numbers_of_a_seed_never_change() {
     assert_eq!(rng.uniform_f32(3, 5), 0.887_002_17);
     assert_eq!(rng.uniform_f64(3, 5), 0.262_544_111_464_808_8);
     assert_eq!(rng.normal(3, 5), -1.581_171_769_305_783_4);
-    assert_eq!(
-        rng.truncated_normal(3, 5, &interval),
-        -0.602_717_204_781_797_4
-    );
+    assert_eq!(rng.truncated_normal(3, 5, &interval), -0.602_717_204_781_797_4);
     assert_eq!(rng.below(3, 5, n), 13_194);
 }
 
@@ -124,10 +113,7 @@ fn uniforms_are_uniform() {
             bins[(x * 100.0) as usize] += 1;
         }
         let expected = N as f64 / 100.0;
-        let chi_squared: f64 = bins
-            .iter()
-            .map(|count| (f64::from(*count) - expected).powi(2) / expected)
-            .sum();
+        let chi_squared: f64 = bins.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
         // 99 degrees of freedom: the middle 99.9 % lie between these.
         assert!((55.0..158.0).contains(&chi_squared), "{chi_squared}");
     };
@@ -145,10 +131,7 @@ fn normals_are_normal() {
     let sigma = 1.0 / (N as f64).sqrt();
     let (mean, variance) = moments((0..N).map(|i| rng.normal(0, i)));
     assert!(mean.abs() < 4.0 * sigma, "mean {mean}");
-    assert!(
-        (variance - 1.0).abs() < 4.0 * sigma * 2.0_f64.sqrt(),
-        "variance {variance}"
-    );
+    assert!((variance - 1.0).abs() < 4.0 * sigma * 2.0_f64.sqrt(), "variance {variance}");
     // Neighbours are uncorrelated, though two of them share a radius.
     for lag in [1, 2, 3] {
         let (covariance, _) = moments((0..N).map(|i| rng.normal(0, i) * rng.normal(0, i + lag)));
@@ -178,17 +161,11 @@ fn truncated_normals_stay_inside_and_have_the_right_moments() {
     ] {
         let interval = TruncatedNormal::new(low, high).expect("an interval");
         let draw = |i| rng.truncated_normal(0, i, &interval);
-        assert!(
-            (0..N).all(|i| (low..=high).contains(&draw(i))),
-            "{low} {high}"
-        );
+        assert!((0..N).all(|i| (low..=high).contains(&draw(i))), "{low} {high}");
         let (m, v) = moments((0..N).map(draw));
         let sigma = (variance / N as f64).sqrt();
         assert!((m - mean).abs() < 4.0 * sigma, "{low}..{high}: mean {m}");
-        assert!(
-            (v / variance - 1.0).abs() < 0.02,
-            "{low}..{high}: variance {v}"
-        );
+        assert!((v / variance - 1.0).abs() < 0.02, "{low}..{high}: variance {v}");
     }
 }
 
@@ -201,9 +178,7 @@ fn intervals_without_probability_are_refused() {
         (40.0, 50.0, "too far from the mean"),
         (-50.0, -40.0, "too far from the mean"),
     ] {
-        let error = TruncatedNormal::new(low, high)
-            .expect_err("no probability")
-            .to_string();
+        let error = TruncatedNormal::new(low, high).expect_err("no probability").to_string();
         assert!(error.contains(reason), "{error}");
     }
 }
@@ -216,13 +191,7 @@ fn bernoulli_keeps_its_probability_and_its_limits() {
         let sigma = (p * (1.0 - p) / N as f64).sqrt();
         assert!((hits / N as f64 - p).abs() < 4.0 * sigma, "{p}: {hits}");
     }
-    for (p, always) in [
-        (0.0, false),
-        (-1.0, false),
-        (f64::NAN, false),
-        (1.0, true),
-        (2.0, true),
-    ] {
+    for (p, always) in [(0.0, false), (-1.0, false), (f64::NAN, false), (1.0, true), (2.0, true)] {
         assert!((0..1000).all(|i| rng.bernoulli(0, i, p) == always), "{p}");
     }
 }
