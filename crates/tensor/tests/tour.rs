@@ -1,7 +1,7 @@
 //! A walk over the public surface, top to bottom.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use tensor::{DType, Device, Phase, Runtime, Tensor, checkpoint};
+use napkin_tensor::{DType, Device, Phase, Runtime, Tensor, checkpoint};
 
 fn grad(t: &Tensor) -> Vec<f64> {
     t.grad().unwrap().to_vec().unwrap()

@@ -96,12 +96,15 @@ impl Contraction {
 
     /// One step in words: `contracted h · batch b · output b s1 s2 · lowers to 8 matmuls 1024 × 128 × 1024`.
     pub fn describe(&self, step: &PairStep) -> String {
-        let PairSize { batch, m, n, k } = step.size;
+        let PairSize { batch, m, n, k, contracts } = step.size;
         let groups = [("contracted", &step.k), ("batch", &step.batch), ("output", &step.output)];
         let groups = groups.into_iter().filter(|(_, axes)| !axes.is_empty());
         let mut text: Vec<String> = groups.map(|(word, axes)| format!("{word} {}", self.names(axes))).collect();
-        let plural = if batch == 1 { "" } else { "s" };
-        text.push(format!("lowers to {batch} matmul{plural} {m} × {k} × {n}"));
+        text.push(match (contracts, batch) {
+            (false, _) => format!("elementwise product of {} elements", step.size.output()),
+            (true, 1) => format!("lowers to 1 matmul {m} × {k} × {n}"),
+            (true, _) => format!("lowers to {batch} matmuls {m} × {k} × {n}"),
+        });
         text.join(" · ")
     }
 

@@ -17,8 +17,10 @@
 //! | `einsum.rs` | equation and shapes to index groups |
 //! | `path.rs` | order of contractions by cost |
 //! | `check.rs` | names bound across arguments |
+//! | `apply.rs` | the steps of a plan as ops on tensors |
 //! | `problem.rs`, `error.rs` | what can be wrong, and the message with the caret |
 
+pub mod apply;
 pub mod cache;
 pub mod check;
 pub mod einsum;
@@ -29,6 +31,7 @@ pub mod path;
 pub mod plan;
 pub mod problem;
 
+pub use apply::{einsum, rearrange, reduce, repeat};
 pub use check::ShapeCheck;
 pub use einsum::Contraction;
 pub use equation::Equation;

@@ -22,12 +22,15 @@ pub struct PairSize {
     pub n: u128,
     /// Product of the indices that both have and that are summed over.
     pub k: u128,
+    /// False when nothing is summed over: then it is an elementwise product and no matmul.
+    pub contracts: bool,
 }
 
 impl PairSize {
-    /// FLOP: 2 for each multiply-add.
+    /// FLOP: 2 for each multiply-add, 1 for each multiplication that nothing is added to.
     pub fn flops(&self) -> u128 {
-        self.output().saturating_mul(self.k).saturating_mul(2)
+        let each = if self.contracts { 2 } else { 1 };
+        self.output().saturating_mul(self.k).saturating_mul(each)
     }
 
     /// Elements of the result.
@@ -112,6 +115,7 @@ impl Problem<'_> {
             m: self.size(lhs & !rhs),
             n: self.size(rhs & !lhs),
             k: self.size(both & !needed),
+            contracts: both & !needed != 0,
         }
     }
 

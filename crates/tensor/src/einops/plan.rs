@@ -8,8 +8,8 @@ use super::error::{PatternError, input_line, shape_text};
 use super::parse::{self, AxisKind, Source, Span, Term};
 use super::problem::{Problem, Side};
 
-/// Sizes of the dimensions of a shape, on the stack up to rank 8.
-pub type Dims = SmallVec<[u64; 8]>;
+/// Sizes of the dimensions of a shape, on the stack up to rank 6; the same type as that of a layout.
+pub type Dims = SmallVec<[u64; 6]>;
 
 /// Positions of dimensions, on the stack up to rank 8.
 pub type Positions = SmallVec<[usize; 8]>;
