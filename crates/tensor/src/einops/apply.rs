@@ -197,14 +197,14 @@ fn contract(lhs: &Held, rhs: &Held, step: &PairStep, plan: &Contraction) -> Resu
     if copied(&other) < copied(&k) {
         k = other;
     }
-    let size = |axes: &[u8]| axes.iter().map(|&axis| plan.indices[axis as usize].size);
-    let count = |axes: &[u8]| size(axes).product::<u64>();
-    let batch: Dims = size(&step.batch).collect();
+    let size = |axes: &[u8]| -> Dims { axes.iter().map(|&axis| plan.indices[axis as usize].size).collect() };
+    let count = |axes: &[u8]| size(axes).iter().product::<u64>();
+    let batch = size(&step.batch);
     let (left, right): (Axes, Axes) = (chain(&[&step.batch, &m, &k]), chain(&[&step.batch, &k, &n]));
     let left = lhs.ordered(&left)?.reshape(&[&batch[..], &[count(&m), count(&k)]].concat())?;
     let right = rhs.ordered(&right)?.reshape(&[&batch[..], &[count(&k), count(&n)]].concat())?;
     let axes = chain(&[&step.batch, &m, &n]);
-    let x = left.matmul(&right)?.reshape(&size(&axes).collect::<Dims>())?;
+    let x = left.matmul(&right)?.reshape(&size(&axes))?;
     Ok(Held { x, axes })
 }
 

@@ -1,7 +1,7 @@
 //! In which order to contract many operands: pairs only, each pair one batched matmul.
 //!
 //! Up to six operands every order is weighed (dynamic programming over subsets, outer products included); beyond that
-//! the cheapest pair is taken at each step.
+//! the cheapest pair is taken at each step, or the user's order if that is cheaper.
 
 use super::einsum::Axes;
 
@@ -127,8 +127,12 @@ impl Problem<'_> {
             2..=EXHAUSTIVE_OPERANDS => self.exhaustive(cost),
             _ => self.greedy(cost),
         };
-        let steps = self.lower(&tree);
         let naive = self.lower(&left_to_right(count));
+        let mut steps = self.lower(&tree);
+        // Greedy promises nothing; the user's own order is the least it must beat.
+        if count > EXHAUSTIVE_OPERANDS && price(&naive, cost) <= price(&steps, cost) {
+            steps.clone_from(&naive);
+        }
         let flops = |steps: &[PairStep]| steps.iter().fold(0_u128, |sum, step| sum.saturating_add(step.size.flops()));
         let inner = steps.len().saturating_sub(1);
         ContractionPath {
@@ -183,12 +187,14 @@ impl Problem<'_> {
             self.operands.iter().enumerate().map(|(operand, axes)| (operand, Self::mask(axes))).collect();
         let mut tree = Tree::new();
         while live.len() > 1 {
-            let mut winner: Option<(PathCost, usize, usize, Mask)> = None;
+            let mut winner: Option<((bool, PathCost), usize, usize, Mask)> = None;
             for left in 0..live.len() {
                 for right in left + 1..live.len() {
                     let others = live.iter().enumerate().filter(|(at, _)| *at != left && *at != right);
                     let needed = others.fold(Self::mask(self.output), |mask, (_, (_, axes))| mask | axes);
-                    let price = cost(&self.pair(live[left].1, live[right].1, needed));
+                    // A pair that shares nothing is cheap now and dear later: only when there is no other.
+                    let apart = live[left].1 & live[right].1 == 0;
+                    let price = (apart, cost(&self.pair(live[left].1, live[right].1, needed)));
                     if winner.is_none_or(|(best, ..)| price < best) {
                         winner = Some((price, left, right, (live[left].1 | live[right].1) & needed));
                     }
@@ -244,6 +250,14 @@ impl Problem<'_> {
         };
         matches!((only(first, second), only(second, first)), (Some(a), Some(b)) if b < a)
     }
+}
+
+/// What all steps cost together.
+fn price(steps: &[PairStep], cost: &dyn Fn(&PairSize) -> PathCost) -> PathCost {
+    steps
+        .iter()
+        .map(|step| cost(&step.size))
+        .fold((0, 0), |sum, one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
 }
 
 /// The tree that folds operands from left to right.
