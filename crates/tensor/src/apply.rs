@@ -4,7 +4,7 @@ use crate::autocast::cast_inputs;
 use crate::autograd;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{self, Array, Data, Num};
+use crate::kernel::{self, Array, Counted, Data, Num};
 use crate::meter::{OpEvent, Role};
 use crate::ops::{Needs, Op, Out};
 use crate::runtime::Runtime;
@@ -60,6 +60,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
     let specs: SmallVec<[Spec; 4]> = inputs.iter().map(|t| t.spec()).collect();
     let outs = op.infer(&specs)?;
 
+    check_in_place(runtime, &op, inputs, &outs)?;
     let wanted = autograd::needs(runtime, &op, inputs, &specs, &outs)?;
     if let Some(needs) = wanted {
         let saves = op.saves(needs);
@@ -82,15 +83,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
                 Tensor { storage, layout: spec.layout.clone(), dtype: spec.dtype, grad_ref: None }
             }
             Out::View(of, layout) => Tensor { layout: layout.clone(), grad_ref: None, ..inputs[*of].clone() },
-            Out::InPlace(of) => {
-                if inputs[*of].layout.overlaps() {
-                    return Err(Error::OverlappingWrite { op: op.name(), shape: inputs[*of].shape().into() });
-                }
-                if runtime.grad_enabled() && inputs[*of].requires_grad() {
-                    return Err(Error::InPlaceOnGraph { op: op.name() });
-                }
-                inputs[*of].clone()
-            }
+            Out::InPlace(of) => inputs[*of].clone(),
         });
     }
 
@@ -98,16 +91,40 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         record(runtime, &op, inputs, &specs, &outputs, reused);
     }
     let is_view = matches!(outs[0], Out::View(..));
+    if runtime.holds_data() && runtime.is_counting() {
+        runtime.push_count(if is_view { 0 } else { count(&op, inputs, &outs, &outputs)? });
+    }
     if runtime.holds_data() && !is_view {
         compute(&op, inputs, &outs, &outputs)?;
     }
-    if reused || outs.iter().any(|o| matches!(o, Out::InPlace(_))) {
-        outputs[0].storage.bump_version();
+    for (out, output) in outs.iter().zip(&outputs) {
+        let took_over = reused && inputs.iter().any(|t| t.shares_storage_with(output));
+        if took_over || matches!(out, Out::InPlace(_)) {
+            output.storage.bump_version();
+        }
     }
     if let Some(needs) = wanted {
         autograd::push(runtime, op, needs, inputs, &specs, &mut outputs)?;
     }
     Ok(outputs)
+}
+
+/// Refuses writes whose result would depend on the order of elements, or would go unseen by the tape.
+fn check_in_place(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) -> Result<()> {
+    let targets =
+        || outs.iter().filter_map(|out| if let Out::InPlace(of) = out { Some((*of, inputs[*of])) } else { None });
+    for (i, (of, target)) in targets().enumerate() {
+        let twice = targets().take(i).any(|(_, t)| t.elements() > 0 && t.data_ptr() == target.data_ptr());
+        if target.layout.overlaps() || twice {
+            return Err(Error::OverlappingWrite { op: op.name(), shape: target.shape().into() });
+        }
+        // An op with a rule for what it overwrites goes on the tape; a leaf has no value from before to go on from.
+        let recorded = !target.is_leaf() && op.differentiable() & (1 << of) != 0;
+        if runtime.grad_enabled() && target.requires_grad() && !recorded {
+            return Err(Error::InPlaceOnGraph { op: op.name() });
+        }
+    }
+    Ok(())
 }
 
 fn record(runtime: &Runtime, op: &Op, inputs: &[&Tensor], specs: &[Spec], outputs: &Outputs, reused: bool) {
@@ -145,17 +162,9 @@ fn compute(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Resu
 
 fn compute_in<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
     let name = op.name();
-    let read = |t: &Tensor| -> Result<Data<T>> { Ok(kernel::load(&*t.storage.read(name)?, t.dtype, &t.layout, true)) };
-    let arguments = inputs.iter().map(|t| read(t).map(kernel::integers_as_numbers)).collect::<Result<Vec<_>>>()?;
-    let mut results = outputs
-        .iter()
-        .zip(outs)
-        .map(|(t, out)| match out {
-            Out::InPlace(_) => read(t).map(kernel::integers_as_numbers),
-            _ if t.dtype.is_float() => Ok(Data::Num(Array::full(t.shape(), T::zero()))),
-            _ => Ok(kernel::integers_as_numbers(Data::Int(Array::full(t.shape(), 0i64)))),
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let (arguments, mut results) = operands::<T>(op, inputs, outs, outputs)?;
+    let arguments: Vec<_> = arguments.into_iter().map(kernel::integers_as_numbers).collect();
+    results = results.into_iter().map(kernel::integers_as_numbers).collect();
     op.run(&arguments, &mut results)?;
     for (tensor, result) in outputs.iter().zip(results) {
         kernel::store(
@@ -168,7 +177,37 @@ fn compute_in<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outpu
     Ok(())
 }
 
+/// Arguments and results of a kernel before it runs: fresh results are zero, the others hold what is overwritten.
+fn operands<T: Num>(
+    op: &Op,
+    inputs: &[&Tensor],
+    outs: &[Out],
+    outputs: &Outputs,
+) -> Result<(Vec<Data<T>>, Vec<Data<T>>)> {
+    let read = |t: &Tensor| Ok(kernel::load(&*t.storage.read(op.name())?, t.dtype, &t.layout, true));
+    let arguments = inputs.iter().map(|t| read(t)).collect::<Result<Vec<_>>>()?;
+    let result = |(t, out): (&Tensor, &Out)| match out {
+        Out::InPlace(_) => read(t),
+        _ if t.dtype.is_float() => Ok(Data::Num(Array::full(t.shape(), T::zero()))),
+        _ => Ok(Data::Int(Array::full(t.shape(), 0i64))),
+    };
+    let results = outputs.iter().zip(outs).map(result).collect::<Result<Vec<_>>>()?;
+    Ok((arguments, results))
+}
+
+/// Arithmetic operations of the kernel on these operands, counted by running it over [`Counted`].
+fn count(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<u64> {
+    let (mut arguments, mut results) = operands::<Counted>(op, inputs, outs, outputs)?;
+    if !inputs.iter().copied().chain(outputs.iter()).any(|t| t.dtype.is_float()) {
+        // As in `compute`: without floats the integers are the numbers.
+        let numbers = |data: Vec<Data<Counted>>| data.iter().map(|d| Data::Num(d.to_num())).collect::<Vec<_>>();
+        (arguments, results) = (numbers(arguments), numbers(results));
+    }
+    let (result, counted) = Counted::count(|| op.run(&arguments, &mut results));
+    result.map(|()| counted)
+}
+
 /// Which inputs want a gradient through `op`, if any: see [`autograd::needs`].
 pub(crate) fn needs_of(inputs: &[&Tensor]) -> Needs {
-    Needs(inputs.iter().enumerate().fold(0, |bits, (i, t)| bits | (u8::from(t.requires_grad()) << i)))
+    Needs::of(inputs.iter().map(|t| t.requires_grad()))
 }

@@ -17,6 +17,9 @@ pub struct Cost {
     pub matmul: u128,
     /// FLOP of the contractions with the full square of attention scores, as common counters count them.
     pub matmul_dense: u128,
+    /// FLOP of contractions that a fused backward kernel does again because it did not keep their result. Hardware does
+    /// `matmul + recomputed`; no model count has them.
+    pub recomputed: u128,
     /// Scalar additions, multiplications, divisions and special functions outside of contractions.
     pub elementwise: u128,
     /// Unique bytes read: a broadcast reads once.
@@ -33,6 +36,11 @@ impl Cost {
         Flops(self.matmul)
     }
 
+    /// Contractions the kernels execute.
+    pub fn executed_flops(&self) -> Flops {
+        Flops(self.matmul + self.recomputed)
+    }
+
     /// Bytes read and written.
     pub fn traffic(&self) -> Bytes {
         Bytes(self.read.saturating_add(self.written))
@@ -43,6 +51,7 @@ impl std::ops::AddAssign for Cost {
     fn add_assign(&mut self, other: Self) {
         self.matmul += other.matmul;
         self.matmul_dense += other.matmul_dense;
+        self.recomputed += other.recomputed;
         self.elementwise += other.elementwise;
         self.read = self.read.saturating_add(other.read);
         self.written = self.written.saturating_add(other.written);
@@ -171,6 +180,8 @@ pub enum CopyReason {
     Cast,
     /// An explicit copy.
     Explicit,
+    /// Tensors were put side by side.
+    Concatenate,
 }
 
 /// One op that ran.

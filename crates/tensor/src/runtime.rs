@@ -48,6 +48,7 @@ struct Inner {
     next_value: Cell<u64>,
     rng: Cell<Rng>,
     random_site: Cell<u64>,
+    counts: RefCell<Option<Vec<u64>>>,
 }
 
 /// Handle of a running program.
@@ -83,6 +84,7 @@ impl Runtime {
             next_value: Cell::new(0),
             rng: Cell::new(Rng::new(seed, Stream::Init)),
             random_site: Cell::new(0),
+            counts: RefCell::new(None),
         }))
     }
 
@@ -131,6 +133,27 @@ impl Runtime {
         let mut trace = std::mem::take(&mut self.meter().trace);
         trace.modules.clone_from(&self.0.paths.borrow().names);
         trace
+    }
+
+    /// From now on, runs every kernel a second time over [`Counted`](crate::kernel::Counted) and keeps how many
+    /// operations it made: the proof of the cost rules. Only where there is data.
+    pub fn count_arithmetic(&self) {
+        *self.0.counts.borrow_mut() = Some(Vec::new());
+    }
+
+    /// Ends counting; one number for each op since it began.
+    pub fn take_counts(&self) -> Vec<u64> {
+        self.0.counts.take().unwrap_or_default()
+    }
+
+    pub(crate) fn is_counting(&self) -> bool {
+        self.0.counts.borrow().is_some()
+    }
+
+    pub(crate) fn push_count(&self, operations: u64) {
+        if let Some(counts) = &mut *self.0.counts.borrow_mut() {
+            counts.push(operations);
+        }
     }
 
     /// Starts a named stretch (`fwd1`, ...) in a phase.

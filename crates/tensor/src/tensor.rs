@@ -140,6 +140,11 @@ impl Tensor {
         self.grad_ref.is_some()
     }
 
+    /// Whether this tensor collects its gradient itself.
+    pub(crate) fn is_leaf(&self) -> bool {
+        matches!(self.grad_ref, Some(GradRef::Leaf(_)))
+    }
+
     /// Makes this tensor a leaf that collects a gradient.
     ///
     /// # Errors

@@ -201,7 +201,7 @@ fn run(runtime: &Runtime, pending: &mut Pending) -> Result<()> {
         let back = Back {
             inputs: inputs.into_iter().map(|s| unpack(runtime, s)).collect::<Result<_>>()?,
             outputs: outputs.into_iter().map(|s| unpack(runtime, s)).collect::<Result<_>>()?,
-            needs: Needs(node.inputs.iter().enumerate().fold(0, |b, (i, e)| b | (u8::from(e.is_some()) << i))),
+            needs: Needs::of(node.inputs.iter().map(Option::is_some)),
             node: &node,
             grads,
         };

@@ -98,8 +98,8 @@ pub(super) fn keep_recomputed(
     let role = runtime.saved_role();
     let mut made = region.made.borrow_mut();
     let made = made.get_or_insert_default();
-    let kept_inputs = inputs.iter().copied().enumerate().filter(|(i, _)| input_bits & (1 << i) != 0);
-    let kept_outputs = outputs.iter().enumerate().filter(|(i, _)| output_bits & (1 << i) != 0);
+    let kept_inputs = inputs.iter().copied().enumerate().filter(|&(i, _)| i < 8 && input_bits & (1 << i) != 0);
+    let kept_outputs = outputs.iter().enumerate().filter(|&(i, _)| i < 8 && output_bits & (1 << i) != 0);
     for (_, tensor) in kept_inputs.chain(kept_outputs) {
         made.push(Some(Saved::new(tensor, role)));
     }

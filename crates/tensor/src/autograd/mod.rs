@@ -145,7 +145,8 @@ pub(crate) fn needs(
     if needs.0 == 0 || !float_result {
         return Ok(None);
     }
-    let without_rule = needs.0 & !op.differentiable();
+    let with_rule = op.differentiable();
+    let without_rule = if with_rule == u8::MAX { 0 } else { needs.0 & !u64::from(with_rule) };
     if without_rule != 0 {
         return Err(Error::NoGradient { op: op.name(), input: without_rule.trailing_zeros() as usize });
     }
@@ -173,7 +174,7 @@ pub(crate) fn push(
     }
     let role = runtime.saved_role();
     let keep = |bits: u8, i: usize, t: &Tensor| {
-        (bits & (1 << i) != 0)
+        (i < 8 && bits & (1 << i) != 0)
             .then(|| checkpoint::placeholder(runtime).unwrap_or_else(|| Slot::Kept(Saved::new(t, role))))
     };
     let node = Node {

@@ -68,14 +68,22 @@ impl Saves {
     }
 }
 
-/// Bit `i` set: input `i` wants a gradient.
+/// Bit `i` set: input `i` wants a gradient. Only `cat` has more inputs than bits; those from 63 on share the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs(pub u8);
+pub struct Needs(pub u64);
 
 impl Needs {
+    const LAST: usize = 63;
+
+    /// Set of the inputs for which `wants` is true.
+    pub fn of(wants: impl Iterator<Item = bool>) -> Self {
+        Self(wants.enumerate().fold(0, |bits, (i, yes)| bits | (u64::from(yes) << i.min(Self::LAST))))
+    }
+
     /// Whether input `i` wants a gradient.
     pub const fn wants(self, i: usize) -> bool {
-        self.0 & (1 << i) != 0
+        let bit = if i < Self::LAST { i } else { Self::LAST };
+        self.0 & (1 << bit) != 0
     }
 
     /// `bits` if input `i` wants a gradient, else nothing.
@@ -103,7 +111,7 @@ pub trait Rule: Clone + Debug + PartialEq {
     /// What is kept for backward, given which inputs want a gradient.
     fn saves(&self, needs: Needs) -> Saves;
 
-    /// Inputs for which there is a gradient rule, as a bit set.
+    /// Inputs for which there is a gradient rule, as a bit set; all bits set: every input, however many.
     fn differentiable(&self) -> u8;
 
     /// The gradients of the inputs, written with ops.
@@ -177,6 +185,14 @@ macro_rules! ops {
             pub(crate) fn copy_reason(&self) -> Option<CopyReason> {
                 match self { $(Self::$variant(op) => op.copy_reason()),* }
             }
+
+            /// Names of all variants, for tests that look at each.
+            pub const VARIANTS: &'static [&'static str] = &[$(stringify!($variant)),*];
+
+            /// Name of the variant.
+            pub fn variant(&self) -> &'static str {
+                match self { $(Self::$variant(_) => stringify!($variant)),* }
+            }
         }
     };
 }
@@ -192,6 +208,10 @@ ops! {
     copy { Copy }
     /// Change of dtype.
     cast { Cast }
+    /// Tensors one after another.
+    cat { Cat }
+    /// Upper and lower triangles.
+    triangle { Triangle }
     // --- elementwise
     /// One operand.
     unary { Unary }
@@ -199,9 +219,32 @@ ops! {
     binary { Binary }
     /// A tensor and a number.
     scalar { Scalar }
+    /// One tensor or the other, by a mask.
+    where_ { Where }
+    /// One number where a mask says.
+    masked_fill { MaskedFill }
     // --- reductions
     /// Sum over dimensions.
     sum { Sum }
+    /// Mean over dimensions.
+    mean { Mean }
+    /// Maximum along a dimension, with its index.
+    extremum { Extremum }
+    /// `ln Σ e^x` along a dimension.
+    logsumexp { LogSumExp }
+    /// Running sum.
+    cumsum { Cumsum }
+    /// The k largest elements along a dimension.
+    topk { TopK }
+    // --- by index
+    /// Rows of a table.
+    embedding { Embedding, EmbeddingBackward }
+    /// Rows added to a table.
+    index_add { IndexAdd }
+    /// Elements picked along a dimension.
+    gather { Gather }
+    /// Elements written or added along a dimension.
+    scatter { Scatter }
     // --- contractions
     /// Batched matrix product.
     matmul { MatMul }

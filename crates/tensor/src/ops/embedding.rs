@@ -1,0 +1,128 @@
+//! Rows of a table picked by an index tensor.
+
+use super::{Needs, Op, Outs, Rule, Saves, one_fresh};
+use crate::autograd::{Back, Grads};
+use crate::error::{Error, Result};
+use crate::kernel::{Data, Num};
+use crate::layout::Dims;
+use crate::meter::Cost;
+use crate::ops::gather::{check_index_dtype, row};
+use crate::tensor::{Spec, Tensor};
+use smallvec::smallvec;
+
+/// Inputs: table `v rest..` and indices of any shape. Output: `indices.. rest..`. No arithmetic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedding;
+
+impl Rule for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        let (table, indices) = (&inputs[0], &inputs[1]);
+        check_index_dtype("embedding", indices)?;
+        if table.shape().is_empty() {
+            return Err(Error::Rank { op: "embedding", expected: 2, shape: table.shape().into() });
+        }
+        let shape: Dims = indices.shape().iter().chain(&table.shape()[1..]).copied().collect();
+        one_fresh(&shape, table.dtype)
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        // Of the table only the rows that are picked are read.
+        let written = outputs[0].bytes();
+        Cost { read: written + inputs[1].unique_bytes(), written, ..Cost::default() }
+    }
+
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        let (table, out) = (inputs[0].num(), outputs[0].num_mut());
+        let width: usize = table.shape[1..].iter().product();
+        for (i, &value) in inputs[1].ints().iter().enumerate() {
+            let from = row("embedding", value, table.shape[0])? * width;
+            out.data[i * width..(i + 1) * width].copy_from_slice(&table.data[from..from + width]);
+        }
+        Ok(())
+    }
+
+    fn saves(&self, _: Needs) -> Saves {
+        Saves::inputs(0b10)
+    }
+
+    fn differentiable(&self) -> u8 {
+        0b01
+    }
+
+    fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
+        let op = EmbeddingBackward { rows: back.spec(0).shape()[0] };
+        let grad = Tensor::op(Op::EmbeddingBackward(op), &[back.grad()?, back.input(1)?])?;
+        Ok(smallvec![Some(grad), None])
+    }
+}
+
+/// Adds rows into zeros. Inputs: gradient `indices.. rest..`, indices. Output: `rows rest..`, dense: one buffer as large
+/// as the table, whatever the number of tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingBackward {
+    /// Rows of the table.
+    pub rows: u64,
+}
+
+impl Rule for EmbeddingBackward {
+    fn name(&self) -> &'static str {
+        "embedding_backward"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        let (grad, indices) = (&inputs[0], inputs[1].shape());
+        check_index_dtype("embedding_backward", &inputs[1])?;
+        let Some(rest) = grad.shape().strip_prefix(indices) else {
+            let rule = "the gradient must begin with the shape of the indices";
+            let (a, b) = (grad.shape().into(), indices.into());
+            return Err(Error::Shapes { op: "embedding_backward", a, b, rule });
+        };
+        let shape: Dims = std::iter::once(&self.rows).chain(rest).copied().collect();
+        one_fresh(&shape, grad.dtype)
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        super::elementwise(inputs, outputs, u128::from(inputs[0].elements()))
+    }
+
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        let (grad, out) = (inputs[0].num(), outputs[0].num_mut());
+        let width: usize = out.shape[1..].iter().product();
+        for (i, &value) in inputs[1].ints().iter().enumerate() {
+            let to = row("embedding_backward", value, out.shape[0])? * width;
+            for j in 0..width {
+                out.data[to + j] = out.data[to + j] + grad.data[i * width + j];
+            }
+        }
+        Ok(())
+    }
+
+    fn saves(&self, _: Needs) -> Saves {
+        Saves::NONE
+    }
+
+    fn differentiable(&self) -> u8 {
+        0
+    }
+
+    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
+        Err(Error::NoGradient { op: self.name(), input: 0 })
+    }
+}
+
+impl Tensor {
+    /// Rows of this table picked by `indices` (an integer tensor of any shape).
+    ///
+    /// # Shapes
+    /// self `v h`, `indices..` -> `indices.. h`
+    ///
+    /// # Errors
+    /// [`Error::Index`] on a value outside of the table.
+    pub fn embedding(&self, indices: &Self) -> Result<Self> {
+        Self::op(Op::Embedding(Embedding), &[self, indices])
+    }
+}
