@@ -38,7 +38,9 @@ enum Target {
 
 fn target(op: &Op, lists: CastLists) -> Target {
     match (op, lists) {
-        (Op::MatMul(_) | Op::Linear(_), _) => Target::Low,
+        // The reference has its grouped products on neither list and leaves the cast to the caller; here they are
+        // contractions like any other.
+        (Op::MatMul(_) | Op::Linear(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_), _) => Target::Low,
         (Op::Unary(u), CastLists::Cuda) => match u.kind {
             UnaryKind::Exp | UnaryKind::Log | UnaryKind::Rsqrt | UnaryKind::Reciprocal | UnaryKind::Softplus => {
                 Target::Full
@@ -46,7 +48,10 @@ fn target(op: &Op, lists: CastLists) -> Target {
             _ => Target::Unchanged,
         },
         (Op::Scalar(s), CastLists::Cuda) if s.kind == ScalarKind::Pow => Target::Full,
-        (Op::Sum(_), CastLists::Cuda) => Target::Full,
+        (Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Sum(_), CastLists::Cuda) => Target::Full,
+        // On a GPU the kernel itself reads mixed dtypes.
+        (Op::Cat(_), CastLists::Cpu) => Target::Widest,
+        (Op::Scatter(s), CastLists::Cuda) if s.add && !s.in_place => Target::Widest,
         _ => Target::Unchanged,
     }
 }

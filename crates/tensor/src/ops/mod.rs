@@ -214,11 +214,37 @@ ops! {
     triangle { Triangle }
     // --- elementwise
     /// One operand.
-    unary { Unary }
+    unary { Unary, UnaryBackward }
     /// Two operands with broadcasting.
     binary { Binary }
     /// A tensor and a number.
     scalar { Scalar }
+    /// Gaussian error linear unit.
+    gelu { Gelu, GeluBackward }
+    /// `x σ(x)`.
+    silu { Silu, SiluBackward }
+    /// Gated activations.
+    swiglu { GatedAct, GatedActBackward }
+    /// Dropout.
+    dropout { Dropout, DropoutBackward }
+    /// Rotary position embedding.
+    rope { Rope }
+    // --- normalisation
+    /// Layer normalisation.
+    layer_norm { LayerNorm, LayerNormBackward }
+    /// Root-mean-square normalisation.
+    rms_norm { RmsNorm, RmsNormBackward }
+    // --- optimizers, in place
+    /// Moving averages.
+    lerp { Lerp }
+    /// Scaled additions.
+    addc { Addc }
+    /// A fused step of `AdamW`.
+    adamw { AdamW }
+    /// One tensor or the other, by a mask.
+    where_ { Where }
+    /// One number where a mask says.
+    masked_fill { MaskedFill }
     /// One tensor or the other, by a mask.
     where_ { Where }
     /// One number where a mask says.
@@ -250,4 +276,6 @@ ops! {
     matmul { MatMul }
     /// `x Wᵀ + b`.
     linear { Linear }
+    /// One weight per group of rows.
+    grouped_matmul { GroupedLinear, GroupedWeightGrad }
 }

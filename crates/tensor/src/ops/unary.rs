@@ -5,10 +5,10 @@ use crate::autograd::{Back, Grads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
-use crate::layout::elementwise_layout;
+use crate::layout::{Layout, elementwise_layout};
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// An elementwise op of one tensor.
@@ -51,14 +51,17 @@ pub enum UnaryKind {
     Not,
 }
 
+/// Above it softplus is the identity to f32 precision, and `e^x` would overflow further on.
+const SOFTPLUS_LINEAR: f64 = 20.0;
+
 impl UnaryKind {
     /// Arithmetic operations per element.
     const fn flops(self) -> u128 {
         match self {
             Self::Not => 0,
-            Self::Rsqrt => 2,                     // sqrt, divide
-            Self::Sigmoid => 4,                   // negate, exp, add, divide
-            Self::Softplus => 3,                  // exp, add, ln
+            Self::Rsqrt => 2,    // sqrt, divide
+            Self::Sigmoid => 4,  // negate, exp, add, divide
+            Self::Softplus => 3, // exp, add, ln
             _ => 1,
         }
     }
@@ -74,11 +77,20 @@ impl UnaryKind {
             Self::Tanh => x.tanh(),
             Self::Sigmoid => T::one() / (T::one() + (-x).exp()),
             Self::Relu => x.max(T::zero()),
-            Self::Softplus => (x.exp() + T::one()).ln(),
+            Self::Softplus => {
+                let value = (T::one() + x.exp()).ln();
+                if x.to_f64() > SOFTPLUS_LINEAR { x } else { value }
+            }
             Self::Sin => x.sin(),
             Self::Cos => x.cos(),
             Self::Erf => x.erf(),
-            Self::Not => if x.to_f64() == 0.0 { T::one() } else { T::zero() },
+            Self::Not => {
+                if x.to_f64() == 0.0 {
+                    T::one()
+                } else {
+                    T::zero()
+                }
+            }
         }
     }
 }
@@ -108,7 +120,9 @@ impl Rule for Unary {
             UnaryKind::Not => DType::Bool,
             UnaryKind::Neg if !inputs[0].dtype.is_bool() => inputs[0].dtype,
             _ if inputs[0].dtype.is_float() => inputs[0].dtype,
-            _ => return Err(Error::DType { op: self.name(), got: inputs[0].dtype, expected: "a floating-point dtype" }),
+            _ => {
+                return Err(Error::DType { op: self.name(), got: inputs[0].dtype, expected: "a floating-point dtype" });
+            }
         };
         let layout = elementwise_layout(inputs[0].shape(), &[&inputs[0].layout]);
         Ok(smallvec![Out::Fresh(Spec { dtype, layout: Arc::new(layout) })])
@@ -155,20 +169,10 @@ impl Rule for Unary {
                 let y = back.output(0)?;
                 g.neg()?.mul(&y.mul(y)?)?
             }
-            UnaryKind::Tanh => {
-                let y = back.output(0)?;
-                g.sub(&g.mul(&y.mul(y)?)?)?
+            UnaryKind::Tanh | UnaryKind::Sigmoid | UnaryKind::Relu => {
+                Tensor::op(UnaryBackward { kind: self.kind }, &[g, back.output(0)?])?
             }
-            UnaryKind::Sigmoid => {
-                let y = back.output(0)?;
-                g.mul(&y.sub(&y.mul(y)?)?)?
-            }
-            UnaryKind::Relu => {
-                let y = back.output(0)?;
-                let zero = y.runtime().zeros(&[], y.dtype())?;
-                g.mul(&zero.less(y)?.to_dtype(g.dtype())?)?
-            }
-            UnaryKind::Softplus => g.mul(&back.input(0)?.sigmoid()?)?,
+            UnaryKind::Softplus => Tensor::op(UnaryBackward { kind: self.kind }, &[g, back.input(0)?])?,
             UnaryKind::Sin => g.mul(&back.input(0)?.cos()?)?,
             UnaryKind::Cos => g.neg()?.mul(&back.input(0)?.sin()?)?,
             UnaryKind::Erf => {
@@ -180,6 +184,102 @@ impl Rule for Unary {
         };
         Ok(smallvec![Some(out)])
     }
+}
+
+/// Gradient of tanh, sigmoid, relu or softplus in one pass: the reference has kernels for these, and composes the rest.
+///
+/// Inputs: gradient of the result, and what forward kept (softplus: its input; the others: their result).
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnaryBackward {
+    /// Op whose gradient it is.
+    pub kind: UnaryKind,
+}
+
+impl Rule for UnaryBackward {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            UnaryKind::Tanh => "tanh_backward",
+            UnaryKind::Sigmoid => "sigmoid_backward",
+            UnaryKind::Relu => "relu_backward",
+            UnaryKind::Softplus => "softplus_backward",
+            _ => "unary_backward",
+        }
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        match self.kind {
+            UnaryKind::Tanh | UnaryKind::Sigmoid | UnaryKind::Relu | UnaryKind::Softplus => {
+                one_like(self.name(), inputs)
+            }
+            _ => Err(Error::NoGradient { op: self.name(), input: 0 }),
+        }
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let per_element = match self.kind {
+            UnaryKind::Relu => 0, // a selection
+            UnaryKind::Softplus => 4,
+            _ => 3,
+        };
+        elementwise(inputs, outputs, per_element * u128::from(outputs[0].elements()))
+    }
+
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        let (grad, kept, out) = (inputs[0].num(), inputs[1].num(), outputs[0].num_mut());
+        for ((out, &g), &v) in out.data.iter_mut().zip(&grad.data).zip(&kept.data) {
+            *out = match self.kind {
+                UnaryKind::Tanh => g * (T::one() - v * v),
+                UnaryKind::Sigmoid => g * ((T::one() - v) * v),
+                UnaryKind::Softplus => {
+                    let e = v.exp();
+                    let slope = g * (e / (T::one() + e));
+                    if v.to_f64() > SOFTPLUS_LINEAR { g } else { slope }
+                }
+                _ if v.to_f64() <= 0.0 => T::zero(),
+                _ => g,
+            };
+        }
+        Ok(())
+    }
+
+    fn saves(&self, _: Needs) -> Saves {
+        Saves::NONE
+    }
+
+    fn differentiable(&self) -> u8 {
+        0
+    }
+
+    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
+        Err(Error::NoGradient { op: self.name(), input: 0 })
+    }
+}
+
+/// Refuses what is not floating point.
+pub(crate) fn need_float(op: &'static str, spec: &Spec) -> Result<()> {
+    if spec.dtype.is_float() {
+        Ok(())
+    } else {
+        Err(Error::DType { op, got: spec.dtype, expected: "a floating-point dtype" })
+    }
+}
+
+/// A fresh output for an elementwise op without broadcasting: all inputs float, of one shape and dtype.
+pub(crate) fn one_like(op: &'static str, inputs: &[Spec]) -> Result<Outs> {
+    let first = &inputs[0];
+    need_float(op, first)?;
+    for other in &inputs[1..] {
+        if other.shape() != first.shape() {
+            let rule = "all operands must have one shape";
+            return Err(Error::Shapes { op, a: first.shape().into(), b: other.shape().into(), rule });
+        }
+        if other.dtype != first.dtype {
+            return Err(Error::NoPromotion { op, a: first.dtype, b: other.dtype });
+        }
+    }
+    let layouts: SmallVec<[&Layout; 3]> = inputs.iter().map(|s| &*s.layout).collect();
+    let layout = elementwise_layout(first.shape(), &layouts);
+    Ok(smallvec![Out::Fresh(Spec { dtype: first.dtype, layout: Arc::new(layout) })])
 }
 
 macro_rules! methods {
