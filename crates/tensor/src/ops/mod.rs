@@ -229,6 +229,10 @@ ops! {
     dropout { Dropout, DropoutBackward }
     /// Rotary position embedding.
     rope { Rope }
+    /// One tensor or the other, by a mask.
+    where_ { Where }
+    /// One number where a mask says.
+    masked_fill { MaskedFill }
     // --- normalisation
     /// Layer normalisation.
     layer_norm { LayerNorm, LayerNormBackward }
@@ -241,14 +245,6 @@ ops! {
     addc { Addc }
     /// A fused step of `AdamW`.
     adamw { AdamW }
-    /// One tensor or the other, by a mask.
-    where_ { Where }
-    /// One number where a mask says.
-    masked_fill { MaskedFill }
-    /// One tensor or the other, by a mask.
-    where_ { Where }
-    /// One number where a mask says.
-    masked_fill { MaskedFill }
     // --- reductions
     /// Sum over dimensions.
     sum { Sum }
