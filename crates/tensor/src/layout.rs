@@ -104,12 +104,16 @@ impl Layout {
         self.shape.iter().zip(&self.strides).map(|(&n, &s)| if s == 0 && n > 0 { 1 } else { n }).product()
     }
 
-    /// Whether the elements lie in row-major order without gaps (strides of dimensions of size 1 do not matter).
+    /// Whether the elements lie in row-major order without gaps (strides of dimensions of size 1 do not matter, nor any
+    /// if there are no elements).
     pub fn is_contiguous(&self) -> bool {
+        if self.shape.contains(&0) {
+            return true;
+        }
         let mut step = 1i64;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
             if size != 1 && stride != step {
-                return size == 0;
+                return false;
             }
             step = step.saturating_mul(size as i64);
         }

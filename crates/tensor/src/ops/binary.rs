@@ -40,6 +40,8 @@ pub enum BinaryKind {
     LessEqual,
     /// `a == b` as bool
     Equal,
+    /// `a != b` as bool
+    NotEqual,
     /// Logical and, as bool
     And,
     /// Logical or, as bool
@@ -48,7 +50,7 @@ pub enum BinaryKind {
 
 impl BinaryKind {
     fn is_comparison(self) -> bool {
-        matches!(self, Self::Less | Self::LessEqual | Self::Equal | Self::And | Self::Or)
+        matches!(self, Self::Less | Self::LessEqual | Self::Equal | Self::NotEqual | Self::And | Self::Or)
     }
 
     fn compute<T: Num>(self, a: T, b: T) -> T {
@@ -63,6 +65,7 @@ impl BinaryKind {
             Self::Less => truth(a.to_f64() < b.to_f64()),
             Self::LessEqual => truth(a.to_f64() <= b.to_f64()),
             Self::Equal => truth(a.to_f64() == b.to_f64()),
+            Self::NotEqual => truth(a.to_f64() != b.to_f64()),
             Self::And => truth(set(a) && set(b)),
             Self::Or => truth(set(a) || set(b)),
         }
@@ -89,6 +92,7 @@ impl Rule for Binary {
             (BinaryKind::Less, _) => "less",
             (BinaryKind::LessEqual, _) => "less_equal",
             (BinaryKind::Equal, _) => "equal",
+            (BinaryKind::NotEqual, _) => "not_equal",
             (BinaryKind::And, _) => "and",
             (BinaryKind::Or, _) => "or",
         }
@@ -111,8 +115,11 @@ impl Rule for Binary {
             match (zero_rank(a), zero_rank(b)) {
                 (true, false) if a.dtype.is_float() == b.dtype.is_float() => b.dtype,
                 (false, true) if a.dtype.is_float() == b.dtype.is_float() => a.dtype,
-                _ => promote(a.dtype, b.dtype)
-                    .map_err(|_| Error::NoPromotion { op: self.name(), a: a.dtype, b: b.dtype })?,
+                _ => promote(a.dtype, b.dtype).map_err(|_| Error::NoPromotion {
+                    op: self.name(),
+                    a: a.dtype,
+                    b: b.dtype,
+                })?,
             }
         };
         let layout = elementwise_layout(&shape, &[&a.layout, &b.layout]);
@@ -163,9 +170,7 @@ impl Rule for Binary {
         match self.kind {
             BinaryKind::Add => both(when(0, &|| Ok(grad.clone()))?, when(1, &|| Ok(grad.clone()))?),
             BinaryKind::Sub => both(when(0, &|| Ok(grad.clone()))?, when(1, &|| grad.neg())?),
-            BinaryKind::Mul => {
-                both(when(0, &|| grad.mul(back.input(1)?))?, when(1, &|| grad.mul(back.input(0)?))?)
-            }
+            BinaryKind::Mul => both(when(0, &|| grad.mul(back.input(1)?))?, when(1, &|| grad.mul(back.input(0)?))?),
             BinaryKind::Div => both(
                 when(0, &|| grad.div(back.input(1)?))?,
                 when(1, &|| {
@@ -177,10 +182,7 @@ impl Rule for Binary {
             BinaryKind::Max => {
                 let (a, b) = (back.input(0)?, back.input(1)?);
                 let b_wins = a.less(b)?.to_dtype(grad.dtype())?;
-                both(
-                    when(0, &|| grad.sub(&grad.mul(&b_wins)?))?,
-                    when(1, &|| grad.mul(&b_wins))?,
-                )
+                both(when(0, &|| grad.sub(&grad.mul(&b_wins)?))?, when(1, &|| grad.mul(&b_wins))?)
             }
             _ => Err(Error::NoGradient { op: self.name(), input: 0 }),
         }
@@ -286,6 +288,21 @@ impl Tensor {
     /// `a <= b` as bool.
     pub fn less_equal(&self, other: &Self) -> Result<Self> {
         self.compare(other, BinaryKind::LessEqual)
+    }
+
+    /// `a > b` as bool.
+    pub fn greater(&self, other: &Self) -> Result<Self> {
+        other.less(self)
+    }
+
+    /// `a >= b` as bool.
+    pub fn greater_equal(&self, other: &Self) -> Result<Self> {
+        other.less_equal(self)
+    }
+
+    /// `a != b` as bool.
+    pub fn not_equal(&self, other: &Self) -> Result<Self> {
+        self.compare(other, BinaryKind::NotEqual)
     }
 
     /// `a == b` as bool.

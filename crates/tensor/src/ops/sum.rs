@@ -2,6 +2,7 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::autograd::{Back, Grads};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::layout::Dims;
@@ -9,7 +10,7 @@ use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
 use smallvec::{SmallVec, smallvec};
 
-/// Sum over `dims`, which stay with size 1 (`keep`) or disappear.
+/// Sum over `dims`, which stay with size 1 (`keep`) or disappear. Integers and booleans are summed as i64.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
     /// Dimensions summed over, ascending.
@@ -21,12 +22,7 @@ pub struct Sum {
 /// Shape of a reduction over `dims` of `shape`.
 pub(crate) fn reduced_shape(shape: &[u64], dims: &[u8], keep: bool) -> Dims {
     let gone = |d: usize| dims.contains(&(d as u8));
-    shape
-        .iter()
-        .enumerate()
-        .filter(|&(d, _)| keep || !gone(d))
-        .map(|(d, &n)| if gone(d) { 1 } else { n })
-        .collect()
+    shape.iter().enumerate().filter(|&(d, _)| keep || !gone(d)).map(|(d, &n)| if gone(d) { 1 } else { n }).collect()
 }
 
 /// Calls `visit(input position, output position)` for every element of an array reduced over `dims`.
@@ -58,7 +54,8 @@ impl Rule for Sum {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
-        one_fresh(&reduced_shape(inputs[0].shape(), &self.dims, self.keep), inputs[0].dtype)
+        let dtype = if inputs[0].dtype.is_float() { inputs[0].dtype } else { DType::I64 };
+        one_fresh(&reduced_shape(inputs[0].shape(), &self.dims, self.keep), dtype)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
