@@ -1,6 +1,6 @@
 //! The one door: every op of every program on every device passes through [`apply`].
 
-use crate::autocast::cast_inputs;
+use crate::autocast::{cast_inputs, widen};
 use crate::autograd;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -32,6 +32,7 @@ pub fn apply(op: Op, inputs: &[&Tensor]) -> Result<Outputs> {
 
 /// [`apply`] for ops that may have no inputs.
 pub fn apply_on(runtime: &Runtime, op: Op, inputs: &[&Tensor]) -> Result<Outputs> {
+    let op = widen(runtime, op, inputs);
     match cast_inputs(runtime, &op, inputs)? {
         None => run(runtime, op, inputs, None),
         Some(cast) => {

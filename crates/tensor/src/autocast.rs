@@ -5,7 +5,7 @@ use crate::autograd::GradRef;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::meter::Role;
-use crate::ops::{Op, cast::Cast, scalar::ScalarKind, unary::UnaryKind};
+use crate::ops::{Op, cast::Cast, log_softmax::LogSoftmax, scalar::ScalarKind, softmax::Softmax, unary::UnaryKind};
 use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -40,7 +40,12 @@ fn target(op: &Op, lists: CastLists) -> Target {
     match (op, lists) {
         // The reference has its grouped products on neither list and leaves the cast to the caller; here they are
         // contractions like any other.
-        (Op::MatMul(_) | Op::Linear(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_), _) => Target::Low,
+        (
+            Op::MatMul(_) | Op::Linear(_) | Op::Attention(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_),
+            _,
+        ) => Target::Low,
+        // Cross-entropy from logits is on neither list: its kernel sums in f32 whatever it reads.
+        (Op::NllLoss(_), _) | (Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Sum(_), CastLists::Cuda) => Target::Full,
         (Op::Unary(u), CastLists::Cuda) => match u.kind {
             UnaryKind::Exp | UnaryKind::Log | UnaryKind::Rsqrt | UnaryKind::Reciprocal | UnaryKind::Softplus => {
                 Target::Full
@@ -48,7 +53,6 @@ fn target(op: &Op, lists: CastLists) -> Target {
             _ => Target::Unchanged,
         },
         (Op::Scalar(s), CastLists::Cuda) if s.kind == ScalarKind::Pow => Target::Full,
-        (Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Sum(_), CastLists::Cuda) => Target::Full,
         // On a GPU the kernel itself reads mixed dtypes.
         (Op::Cat(_), CastLists::Cpu) => Target::Widest,
         (Op::Scatter(s), CastLists::Cuda) if s.add && !s.in_place => Target::Widest,
@@ -77,6 +81,18 @@ impl Runtime {
     /// The autocast setting in force.
     pub fn autocast_setting(&self) -> Option<(DType, CastLists)> {
         self.autocast().as_ref().map(|a| (a.low, a.lists))
+    }
+}
+
+/// The op as autocast wants it: softmax and its logarithm run in f32 on a GPU by a dtype of their result, which spares
+/// the widened copy of the input.
+pub(crate) fn widen(runtime: &Runtime, op: Op, inputs: &[&Tensor]) -> Op {
+    let on = runtime.autocast_setting().is_some_and(|(_, lists)| lists == CastLists::Cuda);
+    let dtype = (on && inputs.first().is_some_and(|t| t.dtype() != DType::F64)).then_some(DType::F32);
+    match op {
+        Op::Softmax(s) => Op::Softmax(Softmax { dtype: s.dtype.or(dtype), ..s }),
+        Op::LogSoftmax(s) => Op::LogSoftmax(LogSoftmax { dtype: s.dtype.or(dtype), ..s }),
+        other => other,
     }
 }
 

@@ -274,4 +274,15 @@ ops! {
     linear { Linear }
     /// One weight per group of rows.
     grouped_matmul { GroupedLinear, GroupedWeightGrad }
+    // --- attention and losses
+    /// Fused attention.
+    attention { Attention, AttentionBackward }
+    /// Softmax.
+    softmax { Softmax, SoftmaxBackward }
+    /// Logarithm of softmax.
+    log_softmax { LogSoftmax, LogSoftmaxBackward }
+    /// Negative log-likelihood.
+    nll_loss { NllLoss, NllLossBackward }
+    /// Cross-entropy from logits.
+    cross_entropy { CrossEntropy, CrossEntropyBackward }
 }

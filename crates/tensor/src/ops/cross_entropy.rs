@@ -1,0 +1,167 @@
+//! Cross-entropy of integer targets straight from logits: neither probabilities nor their logarithms are stored.
+
+use super::nll_loss::{IGNORE_INDEX, Reduction, check_targets, columns, valid};
+use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise, one_fresh};
+use crate::apply::{Outputs, apply};
+use crate::autograd::{Back, Grads};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Data, Num};
+use crate::meter::Cost;
+use crate::tensor::{Spec, Tensor};
+use smallvec::{SmallVec, smallvec};
+
+/// Inputs: logits `(n v)`, targets `(n)`. Outputs: loss, and the logarithm of the sum of exponentials of each row `(n)`,
+/// both at least f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CrossEntropy {
+    /// Mean or sum.
+    pub reduction: Reduction,
+    /// Target that is left out.
+    pub ignore_index: i64,
+}
+
+/// `(softmax - onehot) g`, in the logits' dtype. Inputs: logits, targets, log-sum-exp, then the gradient of the loss and of
+/// the log-sum-exp, as far as there are any.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CrossEntropyBackward {
+    /// The forward op.
+    pub of: CrossEntropy,
+    /// Whether a gradient reached the loss.
+    pub loss: bool,
+    /// Whether a gradient reached the log-sum-exp (a z-loss does this).
+    pub lse: bool,
+}
+
+/// dtype of sums over `dtype`: at least f32.
+pub(crate) fn statistics(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+impl Rule for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        check_targets(self.name(), &inputs[0], &inputs[1])?;
+        let dtype = statistics(inputs[0].dtype);
+        Ok(smallvec![Out::fresh(&[], dtype)?, Out::fresh(inputs[1].shape(), dtype)?])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        // Per logit: max, subtract, exp, add. Per row: ln, add the maximum back, subtract the target, add to the loss.
+        let (logits, rows) = (u128::from(inputs[0].elements()), u128::from(inputs[1].elements()));
+        elementwise(inputs, outputs, 4 * logits + 4 * rows + self.reduction.divisions())
+    }
+
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        let x = inputs[0].num();
+        let size = x.last();
+        let columns = columns(self.name(), &inputs[1].ints(), self.ignore_index, size)?;
+        let mut total = T::zero();
+        for (r, column) in columns.iter().enumerate() {
+            let row = &x.data[r * size..][..size];
+            let max = row.iter().fold(T::from_f64(f64::NEG_INFINITY), |max, &x| max.max(x));
+            let sum = row.iter().fold(T::zero(), |sum, &x| sum + (x - max).exp());
+            let lse = max + sum.ln();
+            outputs[1].num_mut().data[r] = lse;
+            let loss = lse - column.map_or(T::zero(), |c| row[c]);
+            total = total + if column.is_some() { loss } else { T::zero() };
+        }
+        let count = T::from_f64(valid(&columns));
+        outputs[0].num_mut().data[0] = self.reduction.finish(total, count);
+        Ok(())
+    }
+
+    fn saves(&self, _: Needs) -> Saves {
+        Saves { inputs: 0b11, outputs: 0b10 }
+    }
+
+    fn differentiable(&self) -> u8 {
+        1
+    }
+
+    fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
+        let (loss, lse) = (back.grad_of(0), back.grad_of(1));
+        let op = CrossEntropyBackward { of: self.clone(), loss: loss.is_some(), lse: lse.is_some() };
+        let mut inputs: SmallVec<[&Tensor; 5]> = smallvec![back.input(0)?, back.input(1)?, back.output(1)?];
+        inputs.extend(loss);
+        inputs.extend(lse);
+        Ok(smallvec![Some(Tensor::op(Op::CrossEntropyBackward(op), &inputs)?), None])
+    }
+}
+
+impl Rule for CrossEntropyBackward {
+    fn name(&self) -> &'static str {
+        "cross_entropy_backward"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        check_targets(self.name(), &inputs[0], &inputs[1])?;
+        one_fresh(inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        // Per logit: subtract, exp, multiply. Per row: subtract at the target, and add the two gradients.
+        let (logits, rows) = (u128::from(inputs[0].elements()), u128::from(inputs[1].elements()));
+        let mean = if self.loss { self.of.reduction.divisions() } else { 0 };
+        elementwise(inputs, outputs, 3 * logits + (1 + u128::from(self.lse)) * rows + mean)
+    }
+
+    fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        let (x, lse, out) = (inputs[0].num(), inputs[2].num(), outputs[0].num_mut());
+        let size = x.last();
+        let columns = columns(self.name(), &inputs[1].ints(), self.of.ignore_index, size)?;
+        let loss = if self.loss {
+            self.of.reduction.finish(inputs[3].num().data[0], T::from_f64(valid(&columns)))
+        } else {
+            T::zero()
+        };
+        for (r, column) in columns.iter().enumerate() {
+            let loss = if column.is_some() { loss } else { T::zero() };
+            let scale = if self.lse { loss + inputs[inputs.len() - 1].num().data[r] } else { loss };
+            // An ignored row gets zeros even if its logits are infinite.
+            let used = column.is_some() || self.lse;
+            for i in r * size..(r + 1) * size {
+                let slope = (x.data[i] - lse.data[r]).exp() * scale;
+                out.data[i] = if used { slope } else { T::zero() };
+            }
+            if size > 0 {
+                let target = &mut out.data[r * size + column.unwrap_or(0)];
+                *target = *target - loss;
+            }
+        }
+        Ok(())
+    }
+
+    fn saves(&self, _: Needs) -> Saves {
+        Saves::NONE
+    }
+
+    fn differentiable(&self) -> u8 {
+        0
+    }
+
+    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
+        Err(Error::NoGradient { op: self.name(), input: 0 })
+    }
+}
+
+impl Tensor {
+    /// Cross-entropy of `targets` under these logits; targets of [`IGNORE_INDEX`] do not count.
+    ///
+    /// # Shapes
+    /// self `n v`, targets `n` -> scalar (f32, or f64 for f64 logits)
+    pub fn cross_entropy(&self, targets: &Self, reduction: Reduction) -> Result<Self> {
+        Ok(self.cross_entropy_with_lse(targets, reduction)?.swap_remove(0))
+    }
+
+    /// [`Tensor::cross_entropy`] and the logarithm of the sum of exponentials of each row, for a z-loss.
+    ///
+    /// # Shapes
+    /// self `n v`, targets `n` -> scalar, `n`
+    pub fn cross_entropy_with_lse(&self, targets: &Self, reduction: Reduction) -> Result<Outputs> {
+        apply(Op::CrossEntropy(CrossEntropy { reduction, ignore_index: IGNORE_INDEX }), &[self, targets])
+    }
+}
