@@ -2,9 +2,10 @@
 //! values and gradients, with costs proved by counting, on both devices alike.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_tensor::ops::adamw::AdamW;
 use napkin_tensor::ops::rope::RopeStyle;
 use napkin_tensor::ops::swiglu::Act;
-use napkin_tensor::{DType, Device, Result, Runtime, Tensor};
+use napkin_tensor::{CastLists, DType, Device, Error, Result, Runtime, Tensor};
 
 type Program = fn(&[Tensor]) -> Result<Tensor>;
 
@@ -415,4 +416,116 @@ fn wrong_operands_are_errors() {
     }
     assert!(rows.grouped_linear(&weight, &zeros(&[2])).is_err());
     assert!(rows.grouped_linear_transposed(&weight, &sizes(3.0, 3.0)).is_err());
+}
+
+/// Deterministic numbers without a pattern.
+fn wave(rt: &Runtime, count: u64, phase: f64, dtype: DType) -> Tensor {
+    rt.arange(count, phase, 0.9, DType::F64).unwrap().sin().unwrap().to_dtype(dtype).unwrap()
+}
+
+#[test]
+fn in_place_updates() {
+    let rt = Runtime::new(Device::Cpu);
+    let x = rt.tensor(&[1.0, 2.0, 4.0], &[3], DType::F64).unwrap();
+    let y = rt.tensor(&[2.0, -2.0, 8.0], &[3], DType::F64).unwrap();
+    let z = rt.tensor(&[4.0], &[1], DType::F64).unwrap();
+    let fresh = || x.copy().unwrap();
+    let values = |t: Result<Tensor>| t.unwrap().to_vec().unwrap();
+    assert_eq!(values(fresh().lerp_(&y, 0.25)), [1.25, 1.0, 5.0]);
+    assert_eq!(values(fresh().lerp_(&y, 1.0)), [2.0, -2.0, 8.0]);
+    assert_eq!(values(fresh().add_scaled_(&y, -0.5)), [0.0, 3.0, 0.0]);
+    assert_eq!(values(fresh().addcmul_(&y, &z, 0.5)), [5.0, -2.0, 20.0]);
+    assert_eq!(values(fresh().addcdiv_(&y, &z, 2.0)), [2.0, 1.0, 8.0]);
+    assert!(z.lerp_(&y, 0.5).is_err());
+    assert!(x.expand(&[2, 3]).unwrap().add_scaled_(&x, 1.0).is_err());
+    assert!(rt.zeros(&[3], DType::I64).unwrap().addcmul_(&x, &y, 1.0).is_err());
+}
+
+#[test]
+fn fused_adamw_equals_the_steps_of_the_loop() {
+    let rt = Runtime::new(Device::Cpu);
+    let new = |phase: f64| wave(&rt, 7, phase, DType::F64);
+    let op = AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, step: 0, master: false };
+    let (p, m, v) = (new(0.0), new(9.0).mul_scalar(0.0).unwrap(), new(9.0).mul_scalar(0.0).unwrap());
+    let (q, n, w) = (p.copy().unwrap(), m.copy().unwrap(), v.copy().unwrap());
+    for step in 1..=3 {
+        let grad = new(f64::from(step));
+        let op = AdamW { step: step as u64, ..op };
+        let live = rt.live_bytes();
+        p.adamw_(&grad, &m, &v, None, &op).unwrap();
+        assert_eq!(rt.live_bytes(), live);
+        // The reference's loop, op by op.
+        q.mul_scalar_(1.0 - op.lr * op.weight_decay).unwrap();
+        n.lerp_(&grad, 1.0 - op.beta1).unwrap();
+        w.mul_scalar_(op.beta2).unwrap().addcmul_(&grad, &grad, 1.0 - op.beta2).unwrap();
+        let root = w.sqrt().unwrap().div_scalar((1.0 - op.beta2.powi(step)).sqrt()).unwrap();
+        let step_size = op.lr / (1.0 - op.beta1.powi(step));
+        q.addcdiv_(&n, &root.add_scalar_(op.eps).unwrap(), -step_size).unwrap();
+    }
+    let values = |t: [&Tensor; 3]| t.map(|t| t.to_vec().unwrap()).to_vec();
+    close(&values([&p, &m, &v]), &values([&q, &n, &w]), 1e-14, "adamw");
+}
+
+#[test]
+fn the_parameter_is_the_rounded_master() {
+    let rt = Runtime::new(Device::Cpu);
+    let master = wave(&rt, 7, 0.3, DType::F32);
+    let p = rt.zeros(&[7], DType::BF16).unwrap();
+    let (m, v) = (rt.zeros(&[7], DType::F32).unwrap(), rt.zeros(&[7], DType::F32).unwrap());
+    let op = AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.0, step: 1, master: true };
+    let before = master.to_vec().unwrap();
+    p.adamw_(&wave(&rt, 7, 1.0, DType::BF16), &m, &v, Some(&master), &op).unwrap();
+    assert_eq!(p.to_vec().unwrap(), master.to_dtype(DType::BF16).unwrap().to_vec().unwrap());
+    // The first step has length lr, whatever the gradient.
+    for (a, b) in before.iter().zip(master.to_vec().unwrap()) {
+        assert!(((a - b).abs() - 0.01).abs() < 1e-6);
+    }
+    let event = rt.take_trace().ops.into_iter().find(|e| e.op.name() == "adamw").unwrap();
+    assert_eq!((event.cost.read, event.cost.written), (7 * (2 + 4 + 4 + 4), 7 * (2 + 4 + 4 + 4)));
+
+    assert!(p.adamw_(&p, &m, &v, None, &op).is_err());
+    assert!(p.adamw_(&p, &m, &v, Some(&master), &AdamW { step: 0, ..op.clone() }).is_err());
+    assert!(p.adamw_(&p, &m, &v, Some(&master), &AdamW { beta1: 1.0, ..op.clone() }).is_err());
+    assert!(p.adamw_(&p, &m, &m, Some(&master), &op).is_err(), "one tensor as two states");
+    let leaf = p.require_grad().unwrap();
+    assert!(leaf.adamw_(&m, &m.copy().unwrap(), &v, Some(&master), &op).is_err());
+    let step = || leaf.adamw_(&m, &m.copy()?, &v, Some(&master), &op);
+    assert!(rt.no_grad(step).is_ok());
+}
+
+#[test]
+fn every_tensor_written_in_place_is_seen_by_the_tape() {
+    let rt = Runtime::new(Device::Cpu);
+    let x = wave(&rt, 4, 0.0, DType::F32).require_grad().unwrap();
+    let (p, m, v) = (wave(&rt, 4, 1.0, DType::F32), wave(&rt, 4, 2.0, DType::F32), wave(&rt, 4, 3.0, DType::F32));
+    let op = AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.0, step: 1, master: false };
+    for kept in [&p, &m, &v] {
+        let y = x.mul(kept).unwrap().sum_all().unwrap();
+        p.adamw_(&p, &m, &v, None, &op).unwrap();
+        assert!(matches!(y.backward(), Err(Error::SavedWasChanged { .. })));
+        rt.clear_tape();
+    }
+}
+
+#[test]
+fn autocast_follows_the_lists() {
+    let dtypes = |lists, program: Program| {
+        let rt = Runtime::new(Device::Meta);
+        let x = rt.zeros(&[4, 8], DType::BF16).unwrap();
+        let w = rt.zeros(&[8], DType::F32).unwrap();
+        let wide = rt.zeros(&[2, 3, 8], DType::F32).unwrap();
+        rt.with_autocast(DType::BF16, lists, || program(&[x, w, wide]).unwrap().dtype())
+    };
+    for (cpu, cuda, program) in [
+        (DType::BF16, DType::F32, (|t| t[0].layer_norm(Some(&t[1]), Some(&t[1]), 1e-5)) as Program),
+        (DType::BF16, DType::F32, |t| t[0].rms_norm(Some(&t[1]), 1e-5)),
+        (DType::BF16, DType::F32, |t| t[0].softplus()),
+        (DType::BF16, DType::BF16, |t| t[0].gelu()),
+        (DType::BF16, DType::BF16, |t| t[0].swiglu(&t[0])),
+        (DType::BF16, DType::BF16, |t| t[0].dropout(0.5)),
+        (DType::F32, DType::F32, |t| Tensor::cat(&[&t[0], &t[2].select(0, 0)?], 0)),
+        (DType::BF16, DType::BF16, |t| t[0].grouped_linear(&t[2], &t[0].runtime().zeros(&[2], DType::I64)?)),
+    ] {
+        assert_eq!((dtypes(CastLists::Cpu, program), dtypes(CastLists::Cuda, program)), (cpu, cuda));
+    }
 }
