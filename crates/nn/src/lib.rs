@@ -1,3 +1,22 @@
-//! Model definitions: from a `config.json` to modules.
+//! Model definitions: from a `config.json` to modules, a training step, optimizers.
+//!
+//! [`config`] reads the file, [`families`] turn its keys into a [`spec::ModelSpec`], [`model`] builds modules from it,
+//! [`step`] runs whole training steps under the meter. Nothing here knows hardware.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod config;
+pub mod context;
+pub mod families;
+pub mod loss;
+pub mod model;
+pub mod modules;
+pub mod optim;
+pub mod param;
+pub mod spec;
+pub mod step;
+
+pub use context::{Forward, Profile, Recompute};
+pub use model::Model;
+pub use param::{Param, ParamKind};
+pub use spec::ModelSpec;

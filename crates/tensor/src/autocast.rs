@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 pub enum CastLists {
     /// Contractions in the low precision, everything else as its inputs come.
     Cpu,
+    /// No op is cast; only [`Runtime::cast_weight`] is, once per weight.
+    Explicit,
     /// Contractions in the low precision; softmax, norms, powers, exponentials and losses in f32.
     Cuda,
 }
@@ -37,6 +39,9 @@ enum Target {
 }
 
 fn target(op: &Op, lists: CastLists) -> Target {
+    if lists == CastLists::Explicit {
+        return Target::Unchanged;
+    }
     match (op, lists) {
         // The reference has its grouped products on neither list and leaves the cast to the caller; here they are
         // contractions like any other.
@@ -76,6 +81,19 @@ impl Runtime {
         let out = f();
         *self.autocast() = before;
         out
+    }
+
+    /// Runs `f` with a cache for [`Runtime::cast_weight`] and without autocast: the caller casts where it wants to.
+    pub fn with_weight_cache<T>(&self, low: DType, f: impl FnOnce() -> T) -> T {
+        self.with_autocast(low, CastLists::Explicit, f)
+    }
+
+    /// The copy of a weight in a low precision, made once in an autocast region; the weight itself if it has that dtype.
+    ///
+    /// # Errors
+    /// None beyond those of a cast.
+    pub fn cast_weight(&self, weight: &Tensor, to: DType) -> Result<Tensor> {
+        if weight.dtype() == to { Ok(weight.clone()) } else { cached_cast(self, weight, to) }
     }
 
     /// The autocast setting in force.

@@ -267,6 +267,10 @@ ops! {
     gather { Gather }
     /// Elements written or added along a dimension.
     scatter { Scatter }
+    /// Order of the elements of a vector.
+    argsort { ArgSort }
+    /// Counts of small integers.
+    bincount { BinCount }
     // --- contractions
     /// Batched matrix product.
     matmul { MatMul }

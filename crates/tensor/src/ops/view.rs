@@ -2,8 +2,8 @@
 //!
 //! Zero bytes and zero FLOP by construction: the output is the input's storage under another layout.
 
-use super::{Needs, Op, Outs, Rule, Saves, one_view};
-use crate::apply::Outputs;
+use super::{Needs, Op, Out, Outs, Rule, Saves, one_view};
+use crate::apply::{Outputs, apply};
 use crate::autograd::{Back, Grads};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -11,6 +11,7 @@ use crate::layout::Dims;
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// A change of layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +53,13 @@ pub enum ViewKind {
     Unsqueeze(usize),
     /// A dimension of size 1 removed.
     Squeeze(usize),
+    /// Consecutive pieces of a dimension, one output each.
+    Split {
+        /// Dimension.
+        dim: usize,
+        /// Sizes of the pieces.
+        sizes: Dims,
+    },
 }
 
 impl Rule for View {
@@ -65,6 +73,7 @@ impl Rule for View {
             ViewKind::Diagonal(..) => "diagonal",
             ViewKind::Unsqueeze(_) => "unsqueeze",
             ViewKind::Squeeze(_) => "squeeze",
+            ViewKind::Split { .. } => "split",
         }
     }
 
@@ -82,6 +91,17 @@ impl Rule for View {
             ViewKind::Diagonal(a, b) => layout.diagonal(*a, *b)?,
             ViewKind::Unsqueeze(dim) => layout.unsqueeze(*dim),
             ViewKind::Squeeze(dim) => layout.squeeze(*dim)?,
+            ViewKind::Split { dim, sizes } => {
+                let mut start = 0;
+                return sizes
+                    .iter()
+                    .map(|&len| {
+                        let piece = layout.slice(*dim, start, len, 1)?;
+                        start += len;
+                        Ok(Out::View(0, Arc::new(piece)))
+                    })
+                    .collect();
+            }
         };
         Ok(one_view(out))
     }
@@ -103,9 +123,13 @@ impl Rule for View {
     }
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
+        if let ViewKind::Split { dim, sizes } = &self.kind {
+            return joined(back, *dim, sizes.len());
+        }
         let grad = back.grad()?;
         let shape = back.spec(0).shape();
         let out = match &self.kind {
+            ViewKind::Split { .. } => unreachable!("handled above"),
             ViewKind::Reshape(_) => grad.reshape(shape)?,
             ViewKind::Permute(order) => {
                 let mut inverse: SmallVec<[usize; 8]> = SmallVec::from_elem(0, order.len());
@@ -136,6 +160,19 @@ impl Rule for View {
         };
         Ok(smallvec![Some(out)])
     }
+}
+
+/// The gradients of all pieces side by side; a piece that received none counts as zero.
+fn joined(back: &Back<'_>, dim: usize, pieces: usize) -> Result<Grads> {
+    let some = (0..pieces).find_map(|j| back.grad_of(j)).ok_or(Error::Backward("no gradient reached any piece"))?;
+    let grads = (0..pieces)
+        .map(|j| match back.grad_of(j) {
+            Some(g) => Ok(g.clone()),
+            None => some.runtime().zeros(back.out_spec(j).shape(), back.out_spec(j).dtype),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let refs: Vec<&Tensor> = grads.iter().collect();
+    Ok(smallvec![Some(Tensor::cat(&refs, dim as isize)?)])
 }
 
 impl Back<'_> {
@@ -249,14 +286,6 @@ impl Tensor {
         if total != self.shape()[at] {
             return Err(Error::Range { op: "split", dim: at, start: 0, len: total, size: self.shape()[at] });
         }
-        let mut start = 0;
-        sizes
-            .iter()
-            .map(|&len| {
-                let piece = self.narrow(at as isize, start, len);
-                start += len;
-                piece
-            })
-            .collect()
+        apply(Op::View(View { kind: ViewKind::Split { dim: at, sizes: sizes.into() } }), &[self])
     }
 }

@@ -1,0 +1,184 @@
+//! What the modules of one forward pass share: implementation profile, precision, tables computed once.
+
+use crate::spec::RotarySpec;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use tensor::{CastLists, DType, Result, Runtime, Tensor};
+
+/// Which implementation of the same mathematics runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// Fused kernels: what Napkin's own engine and Transformer-Engine-like libraries run.
+    Fused,
+    /// transformers modules in PyTorch with fused attention.
+    HfSdpa,
+    /// transformers modules in PyTorch with explicit attention.
+    HfEager,
+}
+
+impl Profile {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fused => "fused",
+            Self::HfSdpa => "hf-sdpa",
+            Self::HfEager => "hf-eager",
+        }
+    }
+
+    /// Whether it follows transformers' modules op by op.
+    pub fn is_hf(self) -> bool {
+        self != Self::Fused
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.replace('_', "-").as_str() {
+            "fused" => Ok(Self::Fused),
+            "hf-sdpa" | "sdpa" => Ok(Self::HfSdpa),
+            "hf-eager" | "eager" => Ok(Self::HfEager),
+            _ => Err(format!("unknown profile `{text}`: valid are fused, hf-sdpa, hf-eager")),
+        }
+    }
+}
+
+/// What is run again in backward instead of being kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Recompute {
+    /// Nothing.
+    #[default]
+    None,
+    /// The attention core: scores, softmax, weighted values.
+    Selective,
+    /// Every block.
+    Full,
+}
+
+impl Recompute {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Selective => "selective",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl FromStr for Recompute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "selective" => Ok(Self::Selective),
+            "full" => Ok(Self::Full),
+            _ => Err(format!("unknown recompute policy `{text}`: valid are none, selective, full")),
+        }
+    }
+}
+
+/// Settings and shared tables of one forward pass.
+#[derive(Clone)]
+pub struct Forward {
+    /// Runtime.
+    pub runtime: Runtime,
+    /// Implementation.
+    pub profile: Profile,
+    /// Recompute policy.
+    pub recompute: Recompute,
+    /// Whether dropout is on.
+    pub training: bool,
+    /// Batch.
+    pub batch: u64,
+    /// Sequence length.
+    pub seq_len: u64,
+    /// In the fused profile under mixed precision: the dtype weights are cast to.
+    pub compute: Option<DType>,
+    tables: std::rc::Rc<RefCell<Tables>>,
+}
+
+/// Tables that are made once in a forward pass.
+#[derive(Default)]
+struct Tables {
+    rotary: BTreeMap<(u8, u64), (Tensor, Tensor)>,
+    masks: BTreeMap<(u64, u64), Tensor>,
+}
+
+impl Forward {
+    /// A forward pass over `batch` sequences of `seq_len` tokens.
+    pub fn new(runtime: &Runtime, profile: Profile, recompute: Recompute, batch: u64, seq_len: u64) -> Self {
+        Self {
+            runtime: runtime.clone(),
+            profile,
+            recompute,
+            training: true,
+            batch,
+            seq_len,
+            compute: None,
+            tables: std::rc::Rc::default(),
+        }
+    }
+
+    /// The weight in the precision the module computes in.
+    ///
+    /// # Errors
+    /// None beyond those of a cast.
+    pub fn weight(&self, w: &Tensor) -> Result<Tensor> {
+        match self.compute {
+            Some(dtype) => self.runtime.cast_weight(w, dtype),
+            None => Ok(w.clone()),
+        }
+    }
+
+    /// Dtype activations are computed in, given the dtype of the residual stream.
+    pub fn activation_dtype(&self, x: &Tensor) -> DType {
+        self.compute.unwrap_or(x.dtype())
+    }
+
+    /// Whether autocast to a low precision is on, and by whose lists.
+    pub fn autocast_lists(&self) -> Option<CastLists> {
+        self.runtime.autocast_setting().map(|(_, lists)| lists)
+    }
+
+    /// Cosine and sine tables of a rotary embedding, made once per pass.
+    ///
+    /// # Shapes
+    /// fused: `seq dim`; hf: `1 seq dim`
+    pub fn rotary(&self, spec: &RotarySpec, make: impl FnOnce() -> Result<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
+        let key = (spec.table, spec.dim);
+        if let Some(hit) = self.tables.borrow().rotary.get(&key) {
+            return Ok(hit.clone());
+        }
+        let made = make()?;
+        self.tables.borrow_mut().rotary.insert(key, made.clone());
+        Ok(made)
+    }
+
+    /// An additive mask shared by layers of equal window, made once per pass. `key.0` is the window (0: none).
+    pub fn mask(&self, key: (u64, u64), make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        if let Some(hit) = self.tables.borrow().masks.get(&key) {
+            return Ok(hit.clone());
+        }
+        let made = make()?;
+        self.tables.borrow_mut().masks.insert(key, made.clone());
+        Ok(made)
+    }
+
+    /// Drops the tables: the end of the body of the model, where the reference lets go of them too.
+    pub fn drop_tables(&self) {
+        let old = std::mem::take(&mut *self.tables.borrow_mut());
+        drop(old);
+    }
+}

@@ -1,0 +1,75 @@
+//! Model families: each turns the keys of its `config.json` into a [`ModelSpec`], and does nothing else.
+//!
+//! To add one, write the file and name it in [`FAMILIES`].
+
+mod common;
+mod gpt2;
+mod llama;
+
+use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
+use crate::spec::ModelSpec;
+use units::{Diagnostic, Diagnostics};
+
+/// Turns the keys of a config into a description. Problems go to the reader, which collects them all.
+type Read = fn(&mut Reader<'_>) -> ModelSpec;
+
+/// `model_type` and its reader.
+pub const FAMILIES: &[(&str, Read)] = &[("gpt2", gpt2::read), ("llama", llama::read), ("mistral", llama::read)];
+
+/// Names of all families, in order.
+pub fn names() -> Vec<&'static str> {
+    FAMILIES.iter().map(|(name, _)| *name).collect()
+}
+
+/// A model with what was read, assumed and warned about on the way.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The model.
+    pub spec: ModelSpec,
+    /// Values with their origin, assumptions, warnings.
+    pub resolved: Resolved,
+}
+
+/// Reads a config as the family its `model_type` names, or as `assume` if that is given.
+///
+/// # Errors
+/// All problems at once: unknown family (with near matches), missing or impossible values.
+pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics> {
+    let stated = config.model_type().map(str::to_owned);
+    let find = |name: &str| FAMILIES.iter().find(|(n, _)| *n == name).map(|(_, read)| *read);
+    let read = match (stated.as_deref().and_then(find), assume) {
+        (_, Some(name)) => find(name).ok_or_else(|| unknown(config, name))?,
+        (Some(read), None) => read,
+        (None, None) => return Err(unknown(config, stated.as_deref().unwrap_or(""))),
+    };
+    let mut reader = Reader::new(config);
+    if let (Some(name), true) = (assume, stated.as_deref() != assume) {
+        reader.assume("model_type", name, "given by --assume");
+    }
+    let mut spec = read(&mut reader);
+    spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
+    let resolved = reader.finish()?;
+    Ok(Loaded { spec, resolved })
+}
+
+fn unknown(config: &Config, name: &str) -> Diagnostics {
+    let known = names();
+    let message = if name.is_empty() {
+        "the config has no `model_type`".to_owned()
+    } else {
+        format!("`model_type` is \"{name}\", which is not a known family")
+    };
+    let mut diagnostic = Diagnostic::error("T0301", message);
+    if let Some(value) = config.find("model_type") {
+        diagnostic = diagnostic.at(config.location(value.value.span.clone(), "/model_type"));
+    }
+    diagnostic = diagnostic.why("the family decides which modules the keys describe; guessing would give a wrong count");
+    let near = near_matches(name, &known);
+    if !near.is_empty() {
+        diagnostic = diagnostic.help(format!("near matches: {}", near.join(", ")));
+    }
+    if looks_like_llama(config) {
+        diagnostic = diagnostic.help("it has the keys of a Llama-like model: pass --assume llama to read it as one");
+    }
+    diagnostic.help(format!("known: {}", known.join(", "))).into()
+}

@@ -1,0 +1,28 @@
+//! The language-model loss: each position predicts the next token.
+
+use crate::context::Forward;
+use tensor::ops::nll_loss::Reduction;
+use tensor::{DType, Result, Tensor};
+
+/// Label that counts for nothing: the last position of a sequence predicts no token.
+const IGNORED: f64 = -100.0;
+
+/// Mean cross-entropy of `logits` against the tokens shifted by one.
+///
+/// The `hf` profiles follow transformers: logits raised to f32, log-softmax, negative log-likelihood. The fused profile
+/// runs one kernel that keeps the logits and one number per row.
+///
+/// # Shapes
+/// logits `b s v`, labels `b s` (integers) -> scalar
+pub fn next_token_loss(f: &Forward, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (b, s, v) = (logits.size(0), logits.size(1), logits.size(2));
+    let targets = f.runtime.no_grad(|| {
+        let end = f.runtime.full(&[b, 1], IGNORED, DType::I64)?;
+        Tensor::cat(&[&labels.narrow(1, 1, s - 1)?, &end], 1)?.view(&[b * s])
+    })?;
+    if f.profile.is_hf() {
+        let wide = logits.to_dtype(DType::F32)?.view(&[b * s, v])?;
+        return wide.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean);
+    }
+    logits.view(&[b * s, v])?.cross_entropy(&targets, Reduction::Mean)
+}

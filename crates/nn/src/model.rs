@@ -1,0 +1,210 @@
+//! A whole decoder-only language model.
+
+use crate::context::{Forward, Recompute};
+use crate::modules::{Block, Linear, Norm};
+use crate::param::{Builder, Init, Param, ParamKind};
+use crate::spec::{LinearSpec, ModelSpec};
+use std::rc::Rc;
+use tensor::{DType, Result, Runtime, Tensor, checkpoint};
+
+/// A model with its parameters.
+pub struct Model {
+    spec: Rc<ModelSpec>,
+    embed: Tensor,
+    positions: Option<Tensor>,
+    project_in: Option<Linear>,
+    embed_norm: Option<Norm>,
+    blocks: Vec<Block>,
+    final_norm: Option<Norm>,
+    project_out: Option<Linear>,
+    head: Option<Tensor>,
+    head_bias: Option<Tensor>,
+    params: Vec<Param>,
+    buffers: Vec<(String, Tensor)>,
+}
+
+impl Model {
+    /// Builds the model with parameters of `dtype`.
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn build(runtime: &Runtime, spec: &ModelSpec, dtype: DType) -> Result<Self> {
+        let b = Builder::new(runtime, dtype);
+        let (h, v) = (spec.hidden_size, spec.vocab_size);
+        let width = spec.embedding.width.unwrap_or(h);
+        let layers = spec.layers.len() as u64;
+        let std = Init::TruncatedNormal(0.02);
+
+        let body = runtime.scope(spec.names.body);
+        let embed = {
+            let _scope = runtime.scope(spec.names.embed);
+            b.param("weight", &[v, width], ParamKind::Embedding, std)?
+        };
+        let positions = match &spec.embedding.positions {
+            None => None,
+            Some(p) => {
+                let _scope = runtime.scope(p.name);
+                Some(b.param("weight", &[p.count + p.offset, h], ParamKind::Embedding, std)?)
+            }
+        };
+        let project = |name, from, to| -> Result<Option<Linear>> {
+            (width != h).then(|| Linear::new(&b, &LinearSpec::new(name, false), from, to, Init::FanIn(from))).transpose()
+        };
+        let project_in = project("project_in", width, h)?;
+        let embed_norm = match &spec.embedding.norm {
+            None => None,
+            Some(norm) => Some(Norm::new(&b, spec.names.embed_norm, norm, &[h])?),
+        };
+        let mut blocks = Vec::with_capacity(spec.layers.len());
+        for (i, layer) in spec.layers.iter().enumerate() {
+            let _list = runtime.scope(spec.names.layers);
+            let _scope = runtime.scope(i.to_string());
+            blocks.push(Block::new(&b, layer, h, layers)?);
+        }
+        let final_norm =
+            spec.final_norm.as_ref().map(|norm| Norm::new(&b, spec.names.norm, norm, &[h])).transpose()?;
+        let project_out = project("project_out", h, width)?;
+        drop(body);
+
+        let _scope = runtime.scope(spec.names.head);
+        let head = if spec.head.tied {
+            b.tie(&embed, &format!("{}.weight", spec.names.head));
+            None
+        } else {
+            Some(b.param("weight", &[v, width], ParamKind::Head, Init::FanIn(h))?)
+        };
+        let head_bias = spec.head.bias.then(|| b.param("bias", &[v], ParamKind::Head, Init::Zeros)).transpose()?;
+        let (params, buffers) = b.finish();
+        Ok(Self {
+            spec: Rc::new(spec.clone()),
+            embed,
+            positions,
+            project_in,
+            embed_norm,
+            blocks,
+            final_norm,
+            project_out,
+            head,
+            head_bias,
+            params,
+            buffers,
+        })
+    }
+
+    /// What it was built from.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Its parameters, each tensor once.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// Its buffers.
+    pub fn buffers(&self) -> &[(String, Tensor)] {
+        &self.buffers
+    }
+
+    /// Logits of every position.
+    ///
+    /// # Shapes
+    /// tokens `b s` (integers) -> `b s v`
+    ///
+    /// # Errors
+    /// [`tensor::Error::Argument`] if the sequence is longer than the learned positions.
+    pub fn forward(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
+        let hidden = self.body(f, tokens)?;
+        self.logits(f, &hidden)
+    }
+
+    /// Hidden states before the head.
+    ///
+    /// # Shapes
+    /// `b s -> b s h`
+    pub fn body(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
+        let body = f.runtime.scope(self.spec.names.body);
+        let mut x = self.embed(f, tokens)?;
+        for (i, block) in self.blocks.iter().enumerate() {
+            let _list = f.runtime.scope(self.spec.names.layers);
+            let _scope = f.runtime.scope(i.to_string());
+            x = if f.recompute == Recompute::Full {
+                let (block, forward) = (block.clone(), f.clone());
+                let region = move |t: &[Tensor]| Ok(std::iter::once(block.forward(&forward, t[0].clone())?).collect());
+                checkpoint(&[&x], region)?.remove(0)
+            } else {
+                block.forward(f, x)?
+            };
+        }
+        if let Some(norm) = &self.final_norm {
+            x = norm.forward(f, &x)?;
+        }
+        if let Some(project) = &self.project_out {
+            x = project.forward(f, &x)?;
+        }
+        drop(body);
+        f.drop_tables();
+        Ok(x)
+    }
+
+    fn embed(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
+        let spec = &self.spec.embedding;
+        let mut x = {
+            let _scope = f.runtime.scope(self.spec.names.embed);
+            self.embed.embedding(tokens)?
+        };
+        if let Some(compute) = f.compute {
+            x = x.to_dtype(compute)?;
+        }
+        if let Some(scale) = spec.scale {
+            x = x.mul_scalar(scale)?;
+        }
+        if let Some(project) = &self.project_in {
+            x = project.forward(f, &x)?;
+        }
+        if let (Some(table), Some(p)) = (&self.positions, &spec.positions) {
+            let s = tokens.size(1);
+            if s > p.count {
+                return Err(tensor::Error::Argument {
+                    op: "embedding",
+                    what: format!("seq_len {s} is longer than the {} learned positions of this model", p.count),
+                });
+            }
+            let _scope = f.runtime.scope(p.name);
+            let index = f.runtime.no_grad(|| f.runtime.arange(s, p.offset as f64, 1.0, DType::I64)?.unsqueeze(0))?;
+            let mut added = table.embedding(&index)?;
+            if let Some(compute) = f.compute {
+                added = added.to_dtype(compute)?;
+            }
+            drop(_scope);
+            x = x.add(&added)?;
+        }
+        if let Some(norm) = &self.embed_norm {
+            x = norm.forward(f, &x)?;
+        }
+        if f.training && spec.dropout > 0.0 {
+            x = if f.profile.is_hf() { x.dropout_composed(spec.dropout)? } else { x.dropout(spec.dropout)? };
+        }
+        Ok(x)
+    }
+
+    /// The head: `b s h -> b s v`
+    pub fn logits(&self, f: &Forward, hidden: &Tensor) -> Result<Tensor> {
+        let head = &self.spec.head;
+        let mut logits = {
+            let _scope = f.runtime.scope(self.spec.names.head);
+            let weight = f.weight(self.head.as_ref().unwrap_or(&self.embed))?;
+            let bias = self.head_bias.as_ref().map(|b| f.weight(b)).transpose()?;
+            hidden.linear(&weight, bias.as_ref())?
+        };
+        if let Some(scale) = head.scale {
+            logits = logits.mul_scalar(scale)?;
+        }
+        if let Some(cap) = head.softcap {
+            logits = logits.div_scalar(cap)?;
+            logits = logits.tanh()?;
+            logits = logits.mul_scalar(cap)?;
+        }
+        Ok(logits)
+    }
+}

@@ -1,0 +1,359 @@
+//! Self-attention: grouped, multi-query and latent heads, fused or explicit.
+
+use super::{Linear, Norm, hf, rotary};
+use crate::context::{Forward, Profile, Recompute};
+use crate::param::{Builder, Init, ParamKind};
+use crate::spec::{AttentionSpec, FusedOrder, LatentSpec, LinearSpec, NormSpec, Projection, QkNorm};
+use std::rc::Rc;
+use tensor::ops::attention::Attention as Core;
+use tensor::{DType, Result, Tensor, checkpoint};
+
+/// Self-attention of one block.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    spec: Rc<AttentionSpec>,
+    maps: Maps,
+    q_norm: Option<Norm>,
+    k_norm: Option<Norm>,
+    sinks: Option<Tensor>,
+    out: Linear,
+}
+
+/// The maps that make queries, keys and values.
+#[derive(Clone, Debug)]
+enum Maps {
+    Separate(Linear, Linear, Linear),
+    Fused(Linear, FusedOrder),
+    Latent(Latent),
+}
+
+/// The maps of multi-head latent attention.
+#[derive(Clone, Debug)]
+struct Latent {
+    spec: LatentSpec,
+    q: QueryMaps,
+    kv_down: Linear,
+    kv_norm: Norm,
+    kv_up: Linear,
+}
+
+#[derive(Clone, Debug)]
+enum QueryMaps {
+    Direct(Linear),
+    Compressed(Linear, Norm, Linear),
+}
+
+/// Queries, keys, values: `b a s d`, `b k s d`, `b k s dv`.
+type Heads = (Tensor, Tensor, Tensor);
+
+impl Attention {
+    /// Attention on a residual stream of width `h`, in the current module.
+    ///
+    /// # Errors
+    /// If a weight is too large to count.
+    pub fn new(b: &Builder<'_>, spec: &Rc<AttentionSpec>, h: u64, layers: u64) -> Result<Self> {
+        let (a, k, d, dv) = (spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim);
+        let fan_in = Init::FanIn(h);
+        let maps = match &spec.projection {
+            Projection::Separate { q, k: key, v } => Maps::Separate(
+                Linear::new(b, q, h, a * d, fan_in)?,
+                Linear::new(b, key, h, k * d, fan_in)?,
+                Linear::new(b, v, h, k * dv, fan_in)?,
+            ),
+            Projection::Fused { qkv, order } => Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order),
+            Projection::Latent(latent) => Maps::Latent(Latent::new(b, latent, spec, h)?),
+        };
+        let norm = |name, heads| -> Result<Option<Norm>> {
+            match &spec.qk_norm {
+                QkNorm::None => Ok(None),
+                QkNorm::PerHead(n) => Norm::new(b, name, n, &[d]).map(Some),
+                QkNorm::Full(n) => Norm::new(b, name, n, &[heads * d]).map(Some),
+                QkNorm::EveryHead(n) => Norm::new(b, name, n, &[heads, d]).map(Some),
+            }
+        };
+        Ok(Self {
+            q_norm: norm(spec.norm_names().0, a)?,
+            k_norm: norm(spec.norm_names().1, k)?,
+            sinks: spec
+                .sinks
+                .then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros))
+                .transpose()?,
+            out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
+            spec: spec.clone(),
+            maps,
+        })
+    }
+
+    /// `b s h -> b s h`
+    pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let (q, k, v) = match &self.maps {
+            Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
+            Maps::Fused(qkv, order) => self.fused(f, qkv.forward(f, x)?, *order)?,
+            Maps::Latent(latent) => latent.heads(f, &self.spec, x)?,
+        };
+        let (q, k) = match (&self.spec.rotary, &self.maps) {
+            (Some(rotary), Maps::Separate(..) | Maps::Fused(..)) => {
+                rotary::rotate(f, rotary, q, k, f.activation_dtype(x))?
+            }
+            _ => (q, k),
+        };
+        let mixed = self.core(f, q, k, v)?; // b s (a dv)
+        self.out.forward(f, &mixed)
+    }
+
+    /// Three maps, each cut into heads; norms where the family puts them.
+    fn separate(&self, f: &Forward, x: &Tensor, q: &Linear, k: &Linear, v: &Linear) -> Result<Heads> {
+        let spec = &self.spec;
+        let make = |map: &Linear, heads: u64, d: u64, norm: Option<&Norm>| -> Result<Tensor> {
+            let mut t = self.clip(map.forward(f, x)?)?;
+            if let (Some(norm), QkNorm::Full(_)) = (norm, &spec.qk_norm) {
+                t = norm.forward(f, &t)?;
+            }
+            let mut t = t.view(&[x.size(0), x.size(1), heads, d])?;
+            if let (Some(norm), QkNorm::PerHead(_) | QkNorm::EveryHead(_)) = (norm, &spec.qk_norm) {
+                t = norm.forward(f, &t)?;
+            }
+            t.transpose(1, 2) // b heads s d
+        };
+        Ok((
+            make(q, spec.heads, spec.head_dim, self.q_norm.as_ref())?,
+            make(k, spec.kv_heads, spec.head_dim, self.k_norm.as_ref())?,
+            make(v, spec.kv_heads, spec.value_dim, None)?,
+        ))
+    }
+
+    /// One map whose output is cut in the family's order.
+    fn fused(&self, f: &Forward, qkv: Tensor, order: FusedOrder) -> Result<Heads> {
+        let spec = &self.spec;
+        let (b, s) = (qkv.size(0), qkv.size(1));
+        let (a, k, d, dv) = (spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim);
+        let qkv = self.clip(qkv)?;
+        match order {
+            FusedOrder::Blocks => {
+                let parts = qkv.split(&[a * d, k * d, k * dv], -1)?;
+                let heads = |t: &Tensor, n: u64, d: u64| t.view(&[b, s, n, d])?.transpose(1, 2);
+                Ok((heads(&parts[0], a, d)?, heads(&parts[1], k, d)?, heads(&parts[2], k, dv)?))
+            }
+            FusedOrder::PerHead => {
+                let cut = qkv.view(&[b, s, a, 2 * d + dv])?.transpose(1, 2)?; // b a s (q k v)
+                let parts = cut.split(&[d, d, dv], -1)?;
+                Ok((parts[0].clone(), parts[1].clone(), parts[2].clone()))
+            }
+            FusedOrder::PerGroup => {
+                let per_group = a / k;
+                let cut = qkv.view(&[b, s, k, per_group + 2, d])?;
+                let take = |start: u64, len: u64| cut.narrow(3, start, len);
+                let q = take(0, per_group)?.reshape(&[b, s, a, d])?.transpose(1, 2)?;
+                let key = take(per_group, 1)?.squeeze(3)?.transpose(1, 2)?;
+                let value = take(per_group + 1, 1)?.squeeze(3)?.transpose(1, 2)?;
+                let _ = f;
+                Ok((q, key, value))
+            }
+        }
+    }
+
+    fn clip(&self, x: Tensor) -> Result<Tensor> {
+        match self.spec.clip_qkv {
+            // min(max(x, -c), c), with the maximum alone at hand.
+            Some(c) => x.max_scalar(-c)?.neg()?.max_scalar(-c)?.neg(),
+            None => Ok(x),
+        }
+    }
+
+    /// Scores, softmax, weighted values.
+    ///
+    /// # Shapes
+    /// `b a s d`, `b k s d`, `b k s dv` -> `b s (a dv)`
+    fn core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+        if f.recompute != Recompute::Selective {
+            return self.run_core(f, q, k, v);
+        }
+        let (this, forward) = (self.clone(), f.clone());
+        let region = move |t: &[Tensor]| {
+            let out = this.run_core(&forward, t[0].clone(), t[1].clone(), t[2].clone())?;
+            Ok(std::iter::once(out).collect())
+        };
+        Ok(checkpoint(&[&q, &k, &v], region)?.remove(0))
+    }
+
+    fn run_core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+        let (b, s) = (q.size(0), q.size(2));
+        let out = match f.profile {
+            Profile::Fused => self.core_fused(f, &q, &k, &v)?,
+            Profile::HfSdpa => self.core_sdpa(f, q, k, v)?,
+            Profile::HfEager => self.core_eager(f, q, k, v)?,
+        };
+        // b a s dv, laid out as b s a dv: the merge is a view wherever the kernel wrote it so.
+        out.transpose(1, 2)?.reshape(&[b, s, self.spec.heads * self.spec.value_dim])
+    }
+
+    fn options(&self, causal: bool) -> Core {
+        Core { causal, window: self.spec.window, softcap: self.spec.softcap, ..Core::full(self.spec.scale) }
+    }
+
+    fn core_fused(&self, f: &Forward, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let bias = self.spec.alibi.then(|| self.alibi(f, q.dtype())).transpose()?;
+        let sinks = self.sinks.as_ref().map(|s| f.weight(s)).transpose()?;
+        q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(true))
+    }
+
+    fn core_sdpa(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+        let same_width = self.spec.head_dim == self.spec.value_dim;
+        if !same_width {
+            // PyTorch's CPU kernel wants one head size and falls back to small ops otherwise.
+            return self.core_math(f, q, k, v);
+        }
+        if !hf::needs_mask(f, &self.spec) && !self.spec.alibi {
+            let plain = Core { window: None, ..self.options(true) };
+            return q.attention(&k, &v, None, None, plain);
+        }
+        let groups = self.spec.heads / self.spec.kv_heads;
+        let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+        let mask = hf::additive_mask(f, &self.spec, q.dtype())?;
+        q.attention(&k, &v, Some(&mask), None, self.options(true))
+    }
+
+    /// What PyTorch runs where no fused kernel fits: scaled operands, scores, softmax, values.
+    fn core_math(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+        let root = self.spec.scale.sqrt();
+        let groups = self.spec.heads / self.spec.kv_heads;
+        let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+        let q = q.mul_scalar(root)?;
+        let k = k.t()?.mul_scalar(root)?;
+        let scores = hf::matmul(&q, &k)?;
+        drop((q, k));
+        let scores = scores.add(&hf::additive_mask(f, &self.spec, scores.dtype())?)?;
+        let weights = scores.softmax(-1)?;
+        drop(scores);
+        hf::matmul(&weights, &v)
+    }
+
+    fn core_eager(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+        let spec = &self.spec;
+        let dtype = q.dtype();
+        let groups = spec.heads / spec.kv_heads;
+        let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+        let mut scores = if spec.f32_scores {
+            hf::matmul(&q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?)?
+        } else {
+            hf::matmul(&q, &k.t()?)?
+        };
+        if spec.scale != 1.0 {
+            scores = scores.mul_scalar(spec.scale)?;
+        }
+        if let Some(cap) = spec.softcap {
+            scores = scores.div_scalar(cap)?;
+            scores = scores.tanh()?;
+            scores = scores.mul_scalar(cap)?;
+        }
+        if spec.alibi {
+            scores = scores.add(&self.alibi(f, scores.dtype())?)?;
+        }
+        scores = scores.add(&hf::additive_mask(f, spec, scores.dtype())?)?;
+        let mut weights = match &self.sinks {
+            None => {
+                let wide = scores.to_dtype(DType::F32)?;
+                drop(scores);
+                wide.softmax(-1)?
+            }
+            Some(sinks) => {
+                let (b, a, s) = (scores.size(0), scores.size(1), scores.size(2));
+                let column = sinks.view(&[1, a, 1, 1])?.expand(&[b, a, s, 1])?;
+                let joined = Tensor::cat(&[&scores, &column], -1)?;
+                drop(scores);
+                // The largest score is subtracted as a constant of the graph: it cancels in the softmax.
+                let top = f.runtime.no_grad(|| joined.detach().max(-1, true))?.0;
+                let shifted = joined.sub(&top)?;
+                drop((joined, top));
+                let all = shifted.softmax(-1)?;
+                drop(shifted);
+                all.narrow(-1, 0, s)?
+            }
+        };
+        weights = weights.to_dtype(dtype)?;
+        if f.training && spec.dropout > 0.0 {
+            weights = weights.dropout_composed(spec.dropout)?;
+        }
+        let out = hf::matmul(&weights, &v)?;
+        // The reference makes the transposed result contiguous; the merge that follows is then a view.
+        out.transpose(1, 2)?.contiguous()?.transpose(1, 2)
+    }
+
+    /// Linear position biases `1 a 1 s`: head `i` of `a` has slope `2^(-8 (i + 1) / a)`.
+    ///
+    /// Source: Press et al. 2022. For a count of heads that is no power of two the reference interleaves two series;
+    /// sizes and costs are the same.
+    fn alibi(&self, f: &Forward, dtype: DType) -> Result<Tensor> {
+        let rt = &f.runtime;
+        let a = self.spec.heads;
+        rt.no_grad(|| {
+            let exponents = rt.arange(a, 1.0, 1.0, DType::F32)?.mul_scalar(-8.0 / a as f64)?;
+            let slopes = exponents.mul_scalar(std::f64::consts::LN_2)?.exp()?.view(&[1, a, 1, 1])?;
+            let positions = rt.arange(f.seq_len, 0.0, 1.0, DType::F32)?;
+            slopes.mul(&positions)?.to_dtype(dtype)
+        })
+    }
+}
+
+impl AttentionSpec {
+    /// Names of the norms on queries and keys.
+    fn norm_names(&self) -> (&'static str, &'static str) {
+        match self.qk_norm {
+            QkNorm::EveryHead(NormSpec { .. }) => ("q_norm", "k_norm"),
+            _ => ("q_norm", "k_norm"),
+        }
+    }
+}
+
+impl Latent {
+    fn new(b: &Builder<'_>, spec: &LatentSpec, attention: &AttentionSpec, h: u64) -> Result<Self> {
+        let (a, n, r) = (attention.heads, spec.nope_dim, spec.rope_dim);
+        let map = |name, bias, input, output| {
+            Linear::new(b, &LinearSpec::new(name, bias), input, output, Init::FanIn(input))
+        };
+        let q = match spec.q_rank {
+            None => QueryMaps::Direct(map("q_proj", false, h, a * (n + r))?),
+            Some(rank) => QueryMaps::Compressed(
+                map("q_a_proj", spec.bias, h, rank)?,
+                Norm::new(b, "q_a_layernorm", &spec.norm, &[rank])?,
+                map("q_b_proj", false, rank, a * (n + r))?,
+            ),
+        };
+        Ok(Self {
+            q,
+            kv_down: map("kv_a_proj_with_mqa", spec.bias, h, spec.kv_rank + r)?,
+            kv_norm: Norm::new(b, "kv_a_layernorm", &spec.norm, &[spec.kv_rank])?,
+            kv_up: map("kv_b_proj", false, spec.kv_rank, a * (n + attention.value_dim))?,
+            spec: spec.clone(),
+        })
+    }
+
+    /// Queries, keys and values: the rotated part of the keys is one head shared by all.
+    fn heads(&self, f: &Forward, attention: &AttentionSpec, x: &Tensor) -> Result<Heads> {
+        let (b, s, a) = (x.size(0), x.size(1), attention.heads);
+        let (n, r, dv) = (self.spec.nope_dim, self.spec.rope_dim, attention.value_dim);
+        let q = match &self.q {
+            QueryMaps::Direct(map) => map.forward(f, x)?,
+            QueryMaps::Compressed(down, norm, up) => {
+                let low = down.forward(f, x)?;
+                up.forward(f, &norm.forward(f, &low)?)?
+            }
+        };
+        let q = q.view(&[b, s, a, n + r])?.transpose(1, 2)?; // b a s (n r)
+        let q = q.split(&[n, r], -1)?;
+        let low = self.kv_down.forward(f, x)?.split(&[self.spec.kv_rank, r], -1)?;
+        let kv = self.kv_up.forward(f, &self.kv_norm.forward(f, &low[0])?)?;
+        let kv = kv.view(&[b, s, a, n + dv])?.transpose(1, 2)?.split(&[n, dv], -1)?;
+        let k_rot = low[1].view(&[b, 1, s, r])?;
+        let (q_rot, k_rot) = match &attention.rotary {
+            Some(rotary) => rotary::rotate(f, rotary, q[1].clone(), k_rot, f.activation_dtype(x))?,
+            None => (q[1].clone(), k_rot),
+        };
+        let k_rot = k_rot.expand(&[b, a, s, r])?;
+        Ok((
+            Tensor::cat(&[&q[0], &q_rot], -1)?,
+            Tensor::cat(&[&kv[0], &k_rot], -1)?,
+            kv[1].clone(),
+        ))
+    }
+}

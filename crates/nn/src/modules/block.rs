@@ -1,0 +1,129 @@
+//! One block: attention and feed-forward joined by norms and residuals.
+
+use super::{Attention, Mlp, Moe, Norm};
+use crate::context::Forward;
+use crate::param::Builder;
+use crate::spec::{BlockForm, FeedForwardSpec, LayerSpec, NamedNorm};
+use std::rc::Rc;
+use tensor::{Result, Tensor};
+
+/// One block of the residual stream.
+#[derive(Clone, Debug)]
+pub struct Block {
+    spec: Rc<LayerSpec>,
+    attention: Attention,
+    feed_forward: FeedForward,
+    norms: Norms,
+}
+
+#[derive(Clone, Debug)]
+enum FeedForward {
+    Mlp(Mlp),
+    Moe(Moe),
+}
+
+/// The norms of a block in the order of [`BlockForm`]'s fields.
+type Norms = Rc<[Norm]>;
+
+impl Block {
+    /// A block on a residual stream of width `h`, in the current module.
+    ///
+    /// # Errors
+    /// If a weight is too large to count.
+    pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64) -> Result<Self> {
+        let norm = |n: &NamedNorm| Norm::named(b, n, h);
+        let norms: Vec<Norm> = match &spec.form {
+            BlockForm::Sequential { n1, n2 } => vec![norm(n1)?, norm(n2)?],
+            BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
+            BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
+            BlockForm::Parallel { n1, n2: None } => vec![norm(n1)?],
+            BlockForm::Parallel { n1, n2: Some(n2) } => vec![norm(n1)?, norm(n2)?],
+        };
+        let attention = {
+            let _scope = b.runtime().scope(spec.names.attention);
+            Attention::new(b, &Rc::new(spec.attention.clone()), h, layers)?
+        };
+        let feed_forward = {
+            let _scope = b.runtime().scope(spec.names.feed_forward);
+            match &spec.feed_forward {
+                FeedForwardSpec::Mlp(mlp) => FeedForward::Mlp(Mlp::new(b, mlp, h, layers)?),
+                FeedForwardSpec::Moe(moe) => FeedForward::Moe(Moe::new(b, &Rc::new(moe.clone()), h, layers)?),
+            }
+        };
+        Ok(Self { spec: spec.clone(), attention, feed_forward, norms: norms.into() })
+    }
+
+    fn attend(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.spec.names.attention);
+        let out = self.attention.forward(f, x)?;
+        self.branch(f, out)
+    }
+
+    fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.spec.names.feed_forward);
+        let out = match &self.feed_forward {
+            FeedForward::Mlp(mlp) => mlp.forward(f, x)?,
+            FeedForward::Moe(moe) => moe.forward(f, x)?,
+        };
+        self.branch(f, out)
+    }
+
+    /// Dropout and scale on a branch before it joins the residual stream.
+    fn branch(&self, f: &Forward, mut out: Tensor) -> Result<Tensor> {
+        if f.training && self.spec.dropout > 0.0 {
+            out = if f.profile.is_hf() {
+                out.dropout_composed(self.spec.dropout)?
+            } else {
+                out.dropout(self.spec.dropout)?
+            };
+        }
+        match self.spec.residual_scale {
+            Some(scale) => out.mul_scalar(scale),
+            None => Ok(out),
+        }
+    }
+
+    /// `b s h -> b s h`
+    pub fn forward(&self, f: &Forward, x: Tensor) -> Result<Tensor> {
+        let norm = |i: usize, x: &Tensor| self.norms[i].forward(f, x);
+        match &self.spec.form {
+            BlockForm::Sequential { .. } => {
+                let x = {
+                    let inner = norm(0, &x)?;
+                    x.add(&self.attend(f, &inner)?)?
+                };
+                let inner = norm(1, &x)?;
+                let inner = self.feed(f, &inner)?;
+                x.add(&inner)
+            }
+            BlockForm::Sandwich { .. } => {
+                let x = {
+                    let inner = norm(0, &x)?;
+                    let inner = self.attend(f, &inner)?;
+                    x.add(&norm(1, &inner)?)?
+                };
+                let inner = norm(2, &x)?;
+                let inner = self.feed(f, &inner)?;
+                x.add(&norm(3, &inner)?)
+            }
+            BlockForm::PostBranch { .. } => {
+                let inner = self.attend(f, &x)?;
+                let x = x.add(&norm(0, &inner)?)?;
+                let inner = self.feed(f, &x)?;
+                x.add(&norm(1, &inner)?)
+            }
+            BlockForm::PostResidual { .. } => {
+                let x = norm(0, &x.add(&self.attend(f, &x)?)?)?;
+                norm(1, &x.add(&self.feed(f, &x)?)?)
+            }
+            BlockForm::Parallel { n2, .. } => {
+                let first = norm(0, &x)?;
+                let attended = self.attend(f, &first)?;
+                let second = if n2.is_some() { norm(1, &x)? } else { first };
+                let fed = self.feed(f, &second)?;
+                drop(second);
+                attended.add(&fed)?.add(&x)
+            }
+        }
+    }
+}

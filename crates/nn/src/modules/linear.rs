@@ -1,0 +1,46 @@
+//! A linear map with its weight and bias.
+
+use crate::context::Forward;
+use crate::param::{Builder, Init, ParamKind};
+use crate::spec::LinearSpec;
+use tensor::{Result, Tensor};
+
+/// `x Wᵀ + b`.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    name: &'static str,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    transposed: bool,
+}
+
+impl Linear {
+    /// A map from `input` to `output` features in the module `spec.name`.
+    ///
+    /// # Errors
+    /// If the weight is too large to count.
+    pub fn new(b: &Builder<'_>, spec: &LinearSpec, input: u64, output: u64, init: Init) -> Result<Self> {
+        let _scope = b.runtime().scope(spec.name);
+        let shape = if spec.transposed { [input, output] } else { [output, input] };
+        let weight = b.param("weight", &shape, ParamKind::Matrix, init)?;
+        let bias = spec.bias.then(|| b.param("bias", &[output], ParamKind::Vector, Init::Zeros)).transpose()?;
+        Ok(Self { name: spec.name, weight, bias, transposed: spec.transposed })
+    }
+
+    /// The weight.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// `rows.. in -> rows.. out`
+    pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.name);
+        let weight = f.weight(&self.weight)?;
+        let bias = self.bias.as_ref().map(|b| f.weight(b)).transpose()?;
+        if self.transposed {
+            x.linear_transposed(&weight, bias.as_ref())
+        } else {
+            x.linear(&weight, bias.as_ref())
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The modules a model is made of. Each holds its parameters and has `forward`.
+//!
+//! Where the implementation profiles differ in which small ops run, the difference stands in the module; the ops that
+//! follow transformers' own code step by step are in [`hf`].
+
+pub mod attention;
+pub mod block;
+pub mod hf;
+pub mod linear;
+pub mod mlp;
+pub mod moe;
+pub mod norm;
+pub mod rotary;
+
+pub use attention::Attention;
+pub use block::Block;
+pub use linear::Linear;
+pub use mlp::Mlp;
+pub use moe::Moe;
+pub use norm::Norm;

@@ -1,0 +1,99 @@
+//! Normalisations, fused or written out the way transformers writes them.
+
+use crate::context::Forward;
+use crate::param::{Builder, Init, ParamKind};
+use crate::spec::{NamedNorm, NormKind, NormSpec};
+use tensor::{DType, Result, Tensor};
+
+/// Only a norm without parameters has no weight, and its kind is matched before the weight is asked for.
+const NO_WEIGHT: tensor::Error = tensor::Error::Backward("a norm without its weight");
+
+/// A norm over the last dimension.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    name: &'static str,
+    kind: NormKind,
+    eps: f64,
+    weight: Option<Tensor>,
+    bias: Option<Tensor>,
+}
+
+impl Norm {
+    /// A norm with weights of `shape` (usually one dimension, `[width]`).
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn new(b: &Builder<'_>, name: &'static str, spec: &NormSpec, shape: &[u64]) -> Result<Self> {
+        let _scope = b.runtime().scope(name);
+        let start = match spec.kind {
+            NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => Init::Zeros,
+            _ => Init::Ones,
+        };
+        let weight = (spec.kind != NormKind::LayerNormPlain)
+            .then(|| b.param("weight", shape, ParamKind::Vector, start))
+            .transpose()?;
+        let has_bias = matches!(spec.kind, NormKind::LayerNorm { bias: true } | NormKind::LayerNormUnitOffset);
+        let bias = has_bias.then(|| b.param("bias", shape, ParamKind::Vector, Init::Zeros)).transpose()?;
+        Ok(Self { name, kind: spec.kind, eps: spec.eps, weight, bias })
+    }
+
+    /// A norm by its named description.
+    ///
+    /// # Errors
+    /// If the width is too large to count.
+    pub fn named(b: &Builder<'_>, norm: &NamedNorm, width: u64) -> Result<Self> {
+        Self::new(b, norm.name, &norm.spec, &[width])
+    }
+
+    /// `rows.. h -> rows.. h`
+    pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.name);
+        if f.profile.is_hf() { self.forward_hf(x) } else { self.forward_fused(f, x) }
+    }
+
+    fn forward_fused(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let weight = self.weight.as_ref().map(|w| f.weight(w)).transpose()?;
+        let bias = self.bias.as_ref().map(|w| f.weight(w)).transpose()?;
+        match self.kind {
+            NormKind::Rms | NormKind::RmsWeightInF32 => x.rms_norm(weight.as_ref(), self.eps),
+            NormKind::RmsUnitOffset => x.rms_norm_unit_offset(&weight.ok_or(NO_WEIGHT)?, self.eps),
+            NormKind::LayerNormUnitOffset => {
+                let weight = weight.map(|w| w.add_scalar(1.0)).transpose()?;
+                x.layer_norm(weight.as_ref(), bias.as_ref(), self.eps)
+            }
+            _ => x.layer_norm(weight.as_ref(), bias.as_ref(), self.eps),
+        }
+    }
+
+    fn forward_hf(&self, x: &Tensor) -> Result<Tensor> {
+        let dtype = x.dtype();
+        let weight = || self.weight.as_ref().ok_or(NO_WEIGHT);
+        match self.kind {
+            NormKind::LayerNorm { .. } => x.layer_norm(self.weight.as_ref(), self.bias.as_ref(), self.eps),
+            NormKind::LayerNormPlain => x.to_dtype(DType::F32)?.layer_norm(None, None, self.eps)?.to_dtype(dtype),
+            NormKind::LayerNormUnitOffset => {
+                x.layer_norm(Some(&weight()?.add_scalar(1.0)?), self.bias.as_ref(), self.eps)
+            }
+            NormKind::LayerNormUpcast => {
+                let x = x.to_dtype(DType::F32)?;
+                let mean = x.mean(&[-1], true)?;
+                let variance = x.sub(&mean)?.pow_scalar(2.0)?.mean(&[-1], true)?;
+                let x = x.sub(&mean)?.mul(&variance.add_scalar(self.eps)?.rsqrt()?)?;
+                weight()?.to_dtype(DType::F32)?.mul(&x)?.to_dtype(dtype)
+            }
+            NormKind::Rms => weight()?.mul(&self.normalised(x)?.to_dtype(dtype)?),
+            NormKind::RmsWeightInF32 => weight()?.mul(&self.normalised(x)?)?.to_dtype(dtype),
+            NormKind::RmsUnitOffset => {
+                let x = self.normalised(x)?;
+                x.mul(&weight()?.to_dtype(DType::F32)?.add_scalar(1.0)?)?.to_dtype(dtype)
+            }
+        }
+    }
+
+    /// `x / rms(x)` in f32, in the steps of the reference.
+    fn normalised(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.to_dtype(DType::F32)?;
+        let variance = x.pow_scalar(2.0)?.mean(&[-1], true)?;
+        x.mul(&variance.add_scalar(self.eps)?.rsqrt()?)
+    }
+}

@@ -1,0 +1,44 @@
+//! Rotary position embedding.
+
+use super::hf;
+use crate::context::Forward;
+use crate::spec::RotarySpec;
+use tensor::ops::rope::RopeStyle;
+use tensor::{DType, Result, Tensor};
+
+/// Rotates queries and keys.
+///
+/// # Shapes
+/// `b a s d`, `b k s d` -> the same
+pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
+    if f.profile.is_hf() {
+        return hf::rotate(f, spec, q, k, dtype);
+    }
+    let (cos, sin) = f.rotary(spec, || tables(f, spec, dtype))?;
+    let style = if spec.interleaved { RopeStyle::Interleaved } else { RopeStyle::Half };
+    let turned = q.rope(&cos, &sin, spec.dim, style)?;
+    drop(q);
+    Ok((turned, k.rope(&cos, &sin, spec.dim, style)?))
+}
+
+/// Cosine and sine of `position * theta^(-2i/dim)`.
+///
+/// # Shapes
+/// `s dim`, each frequency twice: once per half, or in neighbours.
+fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
+    let rt = &f.runtime;
+    rt.no_grad(|| {
+        let half = spec.dim / 2;
+        let exponents = rt.arange(half, 0.0, -2.0 / spec.dim as f64, DType::F32)?;
+        let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?; // d/2
+        let positions = rt.arange(f.seq_len, 0.0, 1.0, DType::F32)?;
+        let angles = positions.unsqueeze(1)?.mul(&inv_freq)?; // s d/2
+        let wide = if spec.interleaved {
+            let twice = angles.unsqueeze(2)?;
+            Tensor::cat(&[&twice, &twice], 2)?.view(&[f.seq_len, spec.dim])?
+        } else {
+            Tensor::cat(&[&angles, &angles], 1)?
+        };
+        Ok((wide.cos()?.to_dtype(dtype)?, wide.sin()?.to_dtype(dtype)?))
+    })
+}

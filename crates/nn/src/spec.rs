@@ -1,0 +1,475 @@
+//! What a model is made of, as data: the meeting point of family files and modules.
+//!
+//! A family file turns the keys of its `config.json` into a [`ModelSpec`] and does nothing else; [`crate::model`] builds
+//! modules from it. Sizes are exact element counts; names are the module names of the checkpoint format the family uses.
+
+use std::rc::Rc;
+
+/// A decoder-only language model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// `model_type` as the config states it.
+    pub family: String,
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// Number of token ids.
+    pub vocab_size: u64,
+    /// Token and position embeddings.
+    pub embedding: EmbeddingSpec,
+    /// Blocks, in order. Equal blocks share one description.
+    pub layers: Vec<Rc<LayerSpec>>,
+    /// Norm before the head.
+    pub final_norm: Option<NormSpec>,
+    /// Output projection to the vocabulary.
+    pub head: HeadSpec,
+    /// Module names.
+    pub names: ModelNames,
+    /// Longest sequence the position scheme allows, if it has an end.
+    pub max_positions: Option<u64>,
+    /// Whether the reference implementation has a fused-attention path for this family.
+    pub has_sdpa: bool,
+    /// Parts of the config that are known and not modelled, each bounded in words. Printed with every answer.
+    pub not_modelled: Vec<String>,
+}
+
+/// Module names of a family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelNames {
+    /// Prefix of everything but the head: `model`, `transformer`, ...
+    pub body: &'static str,
+    /// Token embedding.
+    pub embed: &'static str,
+    /// List of blocks.
+    pub layers: &'static str,
+    /// Final norm.
+    pub norm: &'static str,
+    /// Head.
+    pub head: &'static str,
+    /// Norm after the embedding.
+    pub embed_norm: &'static str,
+}
+
+impl Default for ModelNames {
+    fn default() -> Self {
+        Self { body: "model", embed: "embed_tokens", layers: "layers", norm: "norm", head: "lm_head", embed_norm: "embed_norm" }
+    }
+}
+
+/// Token and position embeddings.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct EmbeddingSpec {
+    /// Width, where it differs from `hidden_size` (projected in and out).
+    pub width: Option<u64>,
+    /// Constant the embedding is multiplied with.
+    pub scale: Option<f64>,
+    /// Norm right after the embedding.
+    pub norm: Option<NormSpec>,
+    /// Learned position embedding.
+    pub positions: Option<LearnedPositions>,
+    /// Dropout on the sum.
+    pub dropout: f64,
+}
+
+/// A learned table of positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearnedPositions {
+    /// Rows.
+    pub count: u64,
+    /// First row used (OPT starts at 2).
+    pub offset: u64,
+    /// Module name.
+    pub name: &'static str,
+}
+
+/// The output projection.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct HeadSpec {
+    /// Whether it is the token embedding.
+    pub tied: bool,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Logits become `cap * tanh(logits / cap)`.
+    pub softcap: Option<f64>,
+    /// Logits are multiplied with this.
+    pub scale: Option<f64>,
+}
+
+/// A normalisation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormSpec {
+    /// Which one.
+    pub kind: NormKind,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+/// The normalisations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Mean and variance, weight, perhaps bias.
+    LayerNorm {
+        /// Whether it has a bias.
+        bias: bool,
+    },
+    /// Layer norm computed in f32 step by step (Cohere).
+    LayerNormUpcast,
+    /// Layer norm whose weight is an offset from one (Nemotron).
+    LayerNormUnitOffset,
+    /// Mean and variance without parameters (OLMo), input raised to f32.
+    LayerNormPlain,
+    /// Root mean square, weight after the cast back (Llama).
+    Rms,
+    /// Root mean square, weight applied in f32 before the cast back (OLMo 2, GPT-OSS).
+    RmsWeightInF32,
+    /// Root mean square with `1 + weight` (Gemma).
+    RmsUnitOffset,
+}
+
+/// One block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// Self-attention.
+    pub attention: AttentionSpec,
+    /// Feed-forward part.
+    pub feed_forward: FeedForwardSpec,
+    /// How norms and residuals connect them.
+    pub form: BlockForm,
+    /// Names of the two main modules.
+    pub names: LayerNames,
+    /// Each branch is multiplied with this before it joins the residual stream.
+    pub residual_scale: Option<f64>,
+    /// Dropout on each branch.
+    pub dropout: f64,
+}
+
+/// Module names inside a block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerNames {
+    /// Attention.
+    pub attention: &'static str,
+    /// Feed-forward part.
+    pub feed_forward: &'static str,
+}
+
+impl Default for LayerNames {
+    fn default() -> Self {
+        Self { attention: "self_attn", feed_forward: "mlp" }
+    }
+}
+
+/// A norm with its module name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedNorm {
+    /// Module name.
+    pub name: &'static str,
+    /// The norm.
+    pub spec: NormSpec,
+}
+
+/// How norms and residuals connect attention (`A`) and feed-forward (`F`).
+#[derive(Clone, Debug, PartialEq)]
+pub enum BlockForm {
+    /// `x += A(n1(x)); x += F(n2(x))`
+    Sequential {
+        /// Before attention.
+        n1: NamedNorm,
+        /// Before feed-forward.
+        n2: NamedNorm,
+    },
+    /// `x += m1(A(n1(x))); x += m2(F(n2(x)))`
+    Sandwich {
+        /// Before attention.
+        n1: NamedNorm,
+        /// After attention.
+        m1: NamedNorm,
+        /// Before feed-forward.
+        n2: NamedNorm,
+        /// After feed-forward.
+        m2: NamedNorm,
+    },
+    /// `x += m1(A(x)); x += m2(F(x))`
+    PostBranch {
+        /// After attention.
+        m1: NamedNorm,
+        /// After feed-forward.
+        m2: NamedNorm,
+    },
+    /// `x = m1(x + A(x)); x = m2(x + F(x))`
+    PostResidual {
+        /// After the attention residual.
+        m1: NamedNorm,
+        /// After the feed-forward residual.
+        m2: NamedNorm,
+    },
+    /// `x += A(n1(x)) + F(n2(x))`, or with one norm for both.
+    Parallel {
+        /// Before attention, and before feed-forward if `n2` is absent.
+        n1: NamedNorm,
+        /// Before feed-forward.
+        n2: Option<NamedNorm>,
+    },
+}
+
+/// Self-attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// How queries, keys and values are made.
+    pub projection: Projection,
+    /// Query heads.
+    pub heads: u64,
+    /// Key/value heads.
+    pub kv_heads: u64,
+    /// Width of queries and keys of one head.
+    pub head_dim: u64,
+    /// Width of values of one head.
+    pub value_dim: u64,
+    /// Output projection.
+    pub out: LinearSpec,
+    /// Norms on queries and keys.
+    pub qk_norm: QkNorm,
+    /// Rotary position embedding.
+    pub rotary: Option<RotarySpec>,
+    /// Linear position biases.
+    pub alibi: bool,
+    /// Scores are multiplied with this.
+    pub scale: f64,
+    /// Each query sees this many keys.
+    pub window: Option<u64>,
+    /// Each query sees the keys of its own chunk only.
+    pub chunk: Option<u64>,
+    /// Scores become `cap * tanh(scores / cap)`.
+    pub softcap: Option<f64>,
+    /// Whether each head has a learned logit that joins the softmax denominator.
+    pub sinks: bool,
+    /// Queries, keys and values are clamped to this.
+    pub clip_qkv: Option<f64>,
+    /// Whether scores are computed in f32 whatever the precision (GPT-Neo, GPT-J).
+    pub f32_scores: bool,
+    /// Dropout on the attention weights.
+    pub dropout: f64,
+}
+
+/// A linear map by module name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinearSpec {
+    /// Module name.
+    pub name: &'static str,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Whether the weight lies as `(in out)`.
+    pub transposed: bool,
+}
+
+impl LinearSpec {
+    /// A linear map with weight `(out in)`.
+    pub const fn new(name: &'static str, bias: bool) -> Self {
+        Self { name, bias, transposed: false }
+    }
+}
+
+/// How queries, keys and values are made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Projection {
+    /// Three linear maps.
+    Separate {
+        /// Queries.
+        q: LinearSpec,
+        /// Keys.
+        k: LinearSpec,
+        /// Values.
+        v: LinearSpec,
+    },
+    /// One linear map.
+    Fused {
+        /// The map.
+        qkv: LinearSpec,
+        /// How its output is cut.
+        order: FusedOrder,
+    },
+    /// Multi-head latent attention (DeepSeek).
+    Latent(LatentSpec),
+}
+
+/// How the output of a fused projection is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FusedOrder {
+    /// All queries, all keys, all values.
+    Blocks,
+    /// Per head: query, key, value (GPT-NeoX, BLOOM).
+    PerHead,
+    /// Per key/value group: its queries, then key, value (Falcon).
+    PerGroup,
+}
+
+/// Multi-head latent attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentSpec {
+    /// Rank of the compressed queries; `None` projects queries directly.
+    pub q_rank: Option<u64>,
+    /// Rank of the compressed keys and values.
+    pub kv_rank: u64,
+    /// Width of the part of queries and keys without rotation.
+    pub nope_dim: u64,
+    /// Width of the rotated part.
+    pub rope_dim: u64,
+    /// Norm of the compressed streams.
+    pub norm: NormSpec,
+    /// Whether the projections have biases.
+    pub bias: bool,
+}
+
+/// Norms on queries and keys.
+#[derive(Clone, Debug, PartialEq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// One norm over `head_dim`, shared by the heads.
+    PerHead(NormSpec),
+    /// One norm over all heads together.
+    Full(NormSpec),
+    /// A weight for every head and dimension, normalised over `head_dim` (Cohere, StableLM).
+    EveryHead(NormSpec),
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotarySpec {
+    /// Width that is rotated (`<= head_dim`).
+    pub dim: u64,
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Pairs are neighbours (GPT-J) instead of halves (Llama).
+    pub interleaved: bool,
+    /// Which table it uses: layers with equal numbers share one.
+    pub table: u8,
+}
+
+/// The feed-forward part.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FeedForwardSpec {
+    /// A dense MLP.
+    Mlp(MlpSpec),
+    /// A mixture of experts.
+    Moe(MoeSpec),
+}
+
+/// A dense MLP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlpSpec {
+    /// Inner width.
+    pub intermediate_size: u64,
+    /// Activation.
+    pub act: Activation,
+    /// Input map(s).
+    pub input: MlpInput,
+    /// Output map.
+    pub down: LinearSpec,
+}
+
+/// Input side of an MLP.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MlpInput {
+    /// `act(up(x))`
+    Plain(LinearSpec),
+    /// `act(gate(x)) * up(x)`
+    Gated {
+        /// Through the activation.
+        gate: LinearSpec,
+        /// The factor.
+        up: LinearSpec,
+    },
+    /// Gate and up in one map, halves in that order.
+    GatedFused(LinearSpec),
+}
+
+/// Activation functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x σ(x)
+    Silu,
+    /// Exact GELU.
+    Gelu,
+    /// GELU by tanh, one kernel.
+    GeluTanh,
+    /// GELU by tanh, written out in small ops (`gelu_new`).
+    GeluNew,
+    /// max(x, 0)
+    Relu,
+    /// max(x, 0)²
+    Relu2,
+}
+
+impl Activation {
+    /// From the name in a config.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "silu" | "swish" => Self::Silu,
+            "gelu" => Self::Gelu,
+            "gelu_pytorch_tanh" | "gelu_tanh" => Self::GeluTanh,
+            "gelu_new" | "gelu_fast" => Self::GeluNew,
+            "relu" => Self::Relu,
+            "relu2" => Self::Relu2,
+            _ => return None,
+        })
+    }
+
+    /// Names accepted in a config.
+    pub const NAMES: [&'static str; 10] =
+        ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh", "relu", "relu2", "quick_gelu"];
+}
+
+/// A mixture of experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoeSpec {
+    /// Number of routed experts.
+    pub experts: u64,
+    /// Routed experts per token.
+    pub top_k: u64,
+    /// Inner width of a routed expert.
+    pub intermediate_size: u64,
+    /// Activation of the experts.
+    pub act: Activation,
+    /// Router.
+    pub router: RouterSpec,
+    /// Experts every token passes.
+    pub shared: Option<SharedSpec>,
+    /// Whether expert maps have biases.
+    pub expert_bias: bool,
+    /// Whether experts are gated.
+    pub gated: bool,
+    /// Module name of the container of expert weights.
+    pub name: &'static str,
+}
+
+/// A router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouterSpec {
+    /// Module name.
+    pub name: &'static str,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Scores by sigmoid instead of softmax.
+    pub sigmoid: bool,
+    /// Whether a per-expert bias (a buffer, not trained by gradients) corrects the choice.
+    pub correction_bias: bool,
+    /// Whether the weights of the chosen experts are normalised to sum to one.
+    pub normalise: bool,
+}
+
+/// Shared experts of a mixture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedSpec {
+    /// The MLP.
+    pub mlp: MlpSpec,
+    /// Module name.
+    pub name: &'static str,
+    /// Module name of a scalar sigmoid gate on it.
+    pub gate: Option<&'static str>,
+}
+
+impl ModelSpec {
+    /// Number of blocks.
+    pub fn num_layers(&self) -> usize {
+        self.layers.len()
+    }
+}

@@ -1,0 +1,255 @@
+//! Whole training steps under the meter.
+
+use crate::context::{Forward, Profile, Recompute};
+use crate::loss::next_token_loss;
+use crate::model::Model;
+use crate::optim::{Hyper, Optimizer, OptimizerKind};
+use crate::param::ParamKind;
+use crate::spec::ModelSpec;
+use std::fmt;
+use std::str::FromStr;
+use tensor::{Accumulate, CastLists, DType, Device, Phase, Result, Role, Runtime, Trace};
+
+/// Which dtypes parameters, gradients, states and arithmetic use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Everything f32: 16 bytes per parameter with AdamW.
+    Fp32,
+    /// bf16 weights and gradients, f32 master weights and states: 2 + 2 + 4 + 8.
+    Bf16Master,
+    /// f32 parameters, gradients and states; contractions on bf16 copies.
+    Bf16Mixed,
+    /// Everything bf16: 8 bytes per parameter with AdamW.
+    Bf16Pure,
+}
+
+impl Precision {
+    /// All recipes.
+    pub const ALL: [Self; 4] = [Self::Fp32, Self::Bf16Master, Self::Bf16Mixed, Self::Bf16Pure];
+
+    /// Name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Bf16Master => "bf16-master",
+            Self::Bf16Mixed => "bf16-mixed",
+            Self::Bf16Pure => "bf16-pure",
+        }
+    }
+
+    /// dtype of the parameters.
+    pub const fn param_dtype(self) -> DType {
+        match self {
+            Self::Fp32 | Self::Bf16Mixed => DType::F32,
+            Self::Bf16Master | Self::Bf16Pure => DType::BF16,
+        }
+    }
+
+    /// dtype of the contractions.
+    pub const fn matmul_dtype(self) -> DType {
+        match self {
+            Self::Fp32 => DType::F32,
+            _ => DType::BF16,
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().replace('_', "-").as_str() {
+            "fp32" | "f32" | "float32" => Ok(Self::Fp32),
+            "bf16-master" => Ok(Self::Bf16Master),
+            "bf16-mixed" | "bf16-autocast" | "bf16-autocast-cuda-lists" => Ok(Self::Bf16Mixed),
+            "bf16-pure" | "bf16" | "bfloat16" => Ok(Self::Bf16Pure),
+            _ => Err(format!("unknown precision `{text}`: valid are fp32, bf16-master, bf16-mixed, bf16-pure")),
+        }
+    }
+}
+
+/// What a traced step looks like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepOptions {
+    /// Sequences in a micro-batch.
+    pub batch: u64,
+    /// Tokens in a sequence.
+    pub seq_len: u64,
+    /// Implementation.
+    pub profile: Profile,
+    /// dtypes.
+    pub precision: Precision,
+    /// Update rule.
+    pub optimizer: OptimizerKind,
+    /// Recompute policy.
+    pub recompute: Recompute,
+    /// Micro-batches per optimizer step.
+    pub grad_accum_steps: u64,
+    /// Whose autocast lists decide under `bf16-mixed` in the `hf` profiles.
+    pub autocast: CastLists,
+    /// Optimizer steps; the second is the steady state, since the first makes the optimizer states.
+    pub steps: u64,
+    /// Whether dropout is on; the probabilities are the model's.
+    pub dropout: bool,
+    /// Stops after the forward pass, or after the backward pass of the first step.
+    pub until: Until,
+}
+
+/// How far a trace goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Until {
+    /// The forward pass.
+    Forward,
+    /// The backward pass.
+    Backward,
+    /// The optimizer step.
+    #[default]
+    Optimizer,
+}
+
+/// Facts of a parameter, for counting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamInfo {
+    /// Full name.
+    pub name: String,
+    /// Sizes.
+    pub shape: Vec<u64>,
+    /// Number of elements.
+    pub elements: u64,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Other names of the same tensor.
+    pub tied: Vec<String>,
+    /// Whether it is trained.
+    pub trainable: bool,
+}
+
+/// A traced training run of one or two steps.
+#[derive(Clone, Debug)]
+pub struct StepTrace {
+    /// The recording; marks are `init`, `fwd1`, `bwd1`, `opt1`, `zero1`, `fwd2`, ...
+    pub trace: Trace,
+    /// The parameters.
+    pub params: Vec<ParamInfo>,
+    /// Bytes of buffers.
+    pub buffer_bytes: u64,
+}
+
+/// The parameters of a model, without tracing a step.
+///
+/// # Errors
+/// If a size is too large to count.
+pub fn parameters(spec: &ModelSpec) -> Result<Vec<ParamInfo>> {
+    let runtime = Runtime::new(Device::Meta);
+    runtime.set_recording(false);
+    Ok(infos(&Model::build(&runtime, spec, DType::F32)?))
+}
+
+fn infos(model: &Model) -> Vec<ParamInfo> {
+    model
+        .params()
+        .iter()
+        .map(|p| ParamInfo {
+            name: p.name.clone(),
+            shape: p.tensor.shape().to_vec(),
+            elements: p.tensor.elements(),
+            kind: p.kind,
+            tied: p.tied.clone(),
+            trainable: p.trainable,
+        })
+        .collect()
+}
+
+/// Traces training steps of a model on the meta device.
+///
+/// # Errors
+/// If a size is too large to count, or the sequence is longer than the model's learned positions.
+pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
+    run(&Runtime::new(Device::Meta), spec, options)
+}
+
+/// Runs training steps of a model on a runtime and takes its recording.
+///
+/// # Errors
+/// As [`trace`].
+pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
+    let rt = runtime;
+    if options.profile.is_hf() {
+        rt.set_accumulate(Accumulate::OutOfPlace);
+        rt.set_early_stop(true);
+    }
+    rt.begin("init", Phase::Init);
+    let model = Model::build(rt, spec, options.precision.param_dtype())?;
+    let master = options.precision == Precision::Bf16Master;
+    let mut optimizer = Optimizer::new(options.optimizer, Hyper::default(), master);
+    let (b, s) = (options.batch, options.seq_len);
+    // Token values matter to no cost; a ramp keeps them legal and different on a device that computes.
+    let ramp = |count: u64| -> Vec<f64> { (0..count).map(|i| (i % spec.vocab_size) as f64).collect() };
+    let values = if rt.holds_data() { ramp(b * s) } else { Vec::new() };
+    let make = || -> Result<tensor::Tensor> {
+        let t = if rt.holds_data() { rt.tensor(&values, &[b, s], DType::I64)? } else { rt.zeros(&[b, s], DType::I64)? };
+        Ok(t.with_role(Role::Input))
+    };
+    let (tokens, labels) = (make()?, make()?);
+    for step in 1..=options.steps {
+        for micro in 0..options.grad_accum_steps {
+            let name = |phase: &str| {
+                if options.grad_accum_steps == 1 { format!("{phase}{step}") } else { format!("{phase}{step}.{}", micro + 1) }
+            };
+            rt.begin(&name("fwd"), Phase::Forward);
+            let mut f = Forward::new(rt, options.profile, options.recompute, b, s);
+            f.training = options.dropout;
+            let forward = |f: &Forward| -> Result<tensor::Tensor> {
+                let logits = model.forward(f, &tokens)?;
+                let loss = next_token_loss(f, &logits, &labels)?;
+                // The logits live until the forward pass is over, as part of the model's output.
+                drop(logits);
+                Ok(loss)
+            };
+            let loss = match (options.precision, options.profile) {
+                (Precision::Bf16Mixed, Profile::Fused) => {
+                    f.compute = Some(DType::BF16);
+                    rt.with_weight_cache(DType::BF16, || forward(&f))?
+                }
+                (Precision::Bf16Mixed, _) => rt.with_autocast(DType::BF16, options.autocast, || forward(&f))?,
+                _ => forward(&f)?,
+            };
+            drop(f);
+            if options.until == Until::Forward {
+                return Ok(finish(rt, &model));
+            }
+            rt.begin(&name("bwd"), Phase::Backward);
+            let loss = if options.grad_accum_steps > 1 {
+                loss.div_scalar(options.grad_accum_steps as f64)?
+            } else {
+                loss
+            };
+            loss.backward()?;
+            drop(loss);
+        }
+        if options.until == Until::Backward {
+            return Ok(finish(rt, &model));
+        }
+        rt.begin(&format!("opt{step}"), Phase::Optimizer);
+        optimizer.step(model.params())?;
+        rt.begin(&format!("zero{step}"), Phase::Optimizer);
+        for param in model.params() {
+            param.tensor.zero_grad();
+        }
+    }
+    Ok(finish(rt, &model))
+}
+
+fn finish(runtime: &Runtime, model: &Model) -> StepTrace {
+    StepTrace {
+        params: infos(model),
+        buffer_bytes: model.buffers().iter().map(|(_, t)| t.storage().bytes()).sum(),
+        trace: runtime.take_trace(),
+    }
+}
