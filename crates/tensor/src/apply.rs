@@ -178,13 +178,11 @@ fn compute_in<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outpu
     Ok(())
 }
 
+/// Arguments and results of a kernel.
+type Operands<T> = (Vec<Data<T>>, Vec<Data<T>>);
+
 /// Arguments and results of a kernel before it runs: fresh results are zero, the others hold what is overwritten.
-fn operands<T: Num>(
-    op: &Op,
-    inputs: &[&Tensor],
-    outs: &[Out],
-    outputs: &Outputs,
-) -> Result<(Vec<Data<T>>, Vec<Data<T>>)> {
+fn operands<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<Operands<T>> {
     let read = |t: &Tensor| Ok(kernel::load(&*t.storage.read(op.name())?, t.dtype, &t.layout, true));
     let arguments = inputs.iter().map(|t| read(t)).collect::<Result<Vec<_>>>()?;
     let result = |(t, out): (&Tensor, &Out)| match out {

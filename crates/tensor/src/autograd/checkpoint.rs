@@ -14,9 +14,11 @@ use crate::tensor::Tensor;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+type Forward = dyn Fn(&[Tensor]) -> Result<Outputs>;
+
 /// What is needed to run a region again exactly as it ran.
 pub(super) struct Region {
-    forward: Box<dyn Fn(&[Tensor]) -> Result<Outputs>>,
+    forward: Box<Forward>,
     inputs: Vec<(Saved, bool)>,
     random_site: u64,
     autocast: Option<(DType, CastLists)>,
