@@ -45,12 +45,14 @@ fn target(op: &Op, lists: CastLists) -> Target {
     match (op, lists) {
         // The reference has its grouped products on neither list and leaves the cast to the caller; here they are
         // contractions like any other.
-        (
-            Op::MatMul(_) | Op::Linear(_) | Op::Attention(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_),
-            _,
-        ) => Target::Low,
+        (Op::MatMul(_) | Op::Linear(_) | Op::Attention(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_), _) => {
+            Target::Low
+        }
         // Cross-entropy from logits is on neither list: its kernel sums in f32 whatever it reads.
-        (Op::NllLoss(_), _) | (Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Sum(_), CastLists::Cuda) => Target::Full,
+        (Op::NllLoss(_), _)
+        | (Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Sum(_) | Op::LogSumExp(_) | Op::Cumsum(_), CastLists::Cuda) => {
+            Target::Full
+        }
         (Op::Unary(u), CastLists::Cuda) => match u.kind {
             UnaryKind::Exp | UnaryKind::Log | UnaryKind::Rsqrt | UnaryKind::Reciprocal | UnaryKind::Softplus => {
                 Target::Full
@@ -118,11 +120,10 @@ pub(crate) fn widen(runtime: &Runtime, op: Op, inputs: &[&Tensor]) -> Op {
 pub(crate) fn cast_inputs(runtime: &Runtime, op: &Op, inputs: &[&Tensor]) -> Result<Option<Vec<Tensor>>> {
     let Some((low, lists)) = runtime.autocast_setting() else { return Ok(None) };
     let to = match target(op, lists) {
-        Target::Unchanged => return Ok(None),
         Target::Low => low,
         Target::Full => DType::F32,
         Target::Widest if inputs.iter().any(|t| t.dtype() == DType::F32) => DType::F32,
-        Target::Widest => return Ok(None),
+        Target::Widest | Target::Unchanged => return Ok(None),
     };
     let eligible = |t: &Tensor| t.dtype().is_float() && t.dtype() != DType::F64 && t.dtype() != to;
     if !inputs.iter().any(|t| eligible(t)) {
