@@ -17,9 +17,12 @@ pub struct Cost {
     pub matmul: u128,
     /// FLOP of the contractions with the full square of attention scores, as common counters count them.
     pub matmul_dense: u128,
-    /// FLOP of contractions that a fused backward kernel does again because it did not keep their result. Hardware does
+    /// FLOP of contractions that kernels execute beyond what the model needs: scores that a fused backward does again
+    /// because it did not keep them, masked pairs that explicit attention computes all the same. Hardware does
     /// `matmul + recomputed`; no model count has them.
     pub recomputed: u128,
+    /// The scores done again, over the full square: contained in `matmul_dense`, in no model count.
+    pub recomputed_dense: u128,
     /// Scalar additions, multiplications, divisions and special functions outside of contractions.
     pub elementwise: u128,
     /// Unique bytes read: a broadcast reads once.
@@ -52,6 +55,7 @@ impl std::ops::AddAssign for Cost {
         self.matmul += other.matmul;
         self.matmul_dense += other.matmul_dense;
         self.recomputed += other.recomputed;
+        self.recomputed_dense += other.recomputed_dense;
         self.elementwise += other.elementwise;
         self.read = self.read.saturating_add(other.read);
         self.written = self.written.saturating_add(other.written);

@@ -3,9 +3,10 @@
 use super::{Linear, Norm, hf, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, FusedOrder, LatentSpec, LinearSpec, NormSpec, Projection, QkNorm};
+use crate::spec::{AttentionSpec, FusedOrder, LatentSpec, LinearSpec, NormSpec, Projection, QkNorm, QkNormPlace};
 use std::rc::Rc;
-use tensor::ops::attention::Attention as Core;
+use tensor::ops::attention::{Attention as Core, pairs};
+use tensor::ops::matmul::Mask;
 use tensor::{DType, Result, Tensor, checkpoint};
 
 /// Self-attention of one block.
@@ -104,22 +105,36 @@ impl Attention {
     /// Three maps, each cut into heads; norms where the family puts them.
     fn separate(&self, f: &Forward, x: &Tensor, q: &Linear, k: &Linear, v: &Linear) -> Result<Heads> {
         let spec = &self.spec;
-        let make = |map: &Linear, heads: u64, d: u64, norm: Option<&Norm>| -> Result<Tensor> {
-            let mut t = self.clip(map.forward(f, x)?)?;
-            if let (Some(norm), QkNorm::Full(_)) = (norm, &spec.qk_norm) {
-                t = norm.forward(f, &t)?;
-            }
-            let mut t = t.view(&[x.size(0), x.size(1), heads, d])?;
-            if let (Some(norm), QkNorm::PerHead(_) | QkNorm::EveryHead(_)) = (norm, &spec.qk_norm) {
-                t = norm.forward(f, &t)?;
-            }
-            t.transpose(1, 2) // b heads s d
+        let (b, s) = (x.size(0), x.size(1));
+        let place = spec.qk_norm_place;
+        let normed = |t: Tensor, norm: Option<&Norm>| match norm {
+            Some(norm) => norm.forward(f, &t),
+            None => Ok(t),
         };
-        Ok((
-            make(q, spec.heads, spec.head_dim, self.q_norm.as_ref())?,
-            make(k, spec.kv_heads, spec.head_dim, self.k_norm.as_ref())?,
-            make(v, spec.kv_heads, spec.value_dim, None)?,
-        ))
+        let full = matches!(spec.qk_norm, QkNorm::Full(_));
+        let project = |map: &Linear, heads: u64, d: u64, norm: Option<&Norm>| -> Result<Tensor> {
+            let norm = norm.filter(|_| place == QkNormPlace::Projection);
+            let t = normed(map.forward(f, x)?, norm.filter(|_| full))?;
+            let t = if spec.clip_qkv.is_some() { t } else { t.view(&[b, s, heads, d])? };
+            normed(t, norm.filter(|_| !full))
+        };
+        let (q_norm, k_norm) = (self.q_norm.as_ref(), self.k_norm.as_ref());
+        let mut q = project(q, spec.heads, spec.head_dim, q_norm)?;
+        let mut k = project(k, spec.kv_heads, spec.head_dim, k_norm)?;
+        let mut v = project(v, spec.kv_heads, spec.value_dim, None)?;
+        if spec.clip_qkv.is_some() {
+            q = self.clip(q)?.view(&[b, s, spec.heads, spec.head_dim])?;
+            k = self.clip(k)?.view(&[b, s, spec.kv_heads, spec.head_dim])?;
+            v = self.clip(v)?.view(&[b, s, spec.kv_heads, spec.value_dim])?;
+        }
+        if place == QkNormPlace::Positions {
+            (q, k) = (normed(q, q_norm)?, normed(k, k_norm)?);
+        }
+        (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?); // b heads s d
+        if place == QkNormPlace::Heads {
+            (q, k) = (normed(q, q_norm)?, normed(k, k_norm)?);
+        }
+        Ok((q, k, v))
     }
 
     /// One map whose output is cut in the family's order.
@@ -168,7 +183,7 @@ impl Attention {
         if f.recompute != Recompute::Selective {
             return self.run_core(f, q, k, v);
         }
-        let (this, forward) = (self.clone(), f.clone());
+        let (this, forward) = (self.clone(), f.held());
         let region = move |t: &[Tensor]| {
             let out = this.run_core(&forward, t[0].clone(), t[1].clone(), t[2].clone())?;
             Ok(std::iter::once(out).collect())
@@ -191,6 +206,17 @@ impl Attention {
         Core { causal, window: self.spec.window, softcap: self.spec.softcap, ..Core::full(self.spec.scale) }
     }
 
+    /// Pairs of a head that the mask leaves, of the square that explicit attention computes.
+    fn pairs(&self, f: &Forward) -> Mask {
+        let s = f.seq_len;
+        let pairs = match self.spec.chunk {
+            // Whole chunks, then the rest.
+            Some(c) if c > 0 => s / c * pairs(c, c, true, None) + pairs(s % c, s % c, true, None),
+            _ => pairs(s, s, true, self.spec.window),
+        };
+        Mask { pairs, square: s * s }
+    }
+
     fn core_fused(&self, f: &Forward, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let bias = self.spec.alibi.then(|| self.alibi(f, q.dtype())).transpose()?;
         let sinks = self.sinks.as_ref().map(|s| f.weight(s)).transpose()?;
@@ -203,13 +229,20 @@ impl Attention {
             // PyTorch's CPU kernel wants one head size and falls back to small ops otherwise.
             return self.core_math(f, q, k, v);
         }
+        let groups = self.spec.heads / self.spec.kv_heads;
         if !hf::needs_mask(f, &self.spec) && !self.spec.alibi {
+            // Grouped heads go to the kernel as they are up to the head size that GPU kernels take.
+            let groups = if self.spec.head_dim <= 256 { 1 } else { groups };
+            let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
             let plain = Core { window: None, ..self.options(true) };
             return q.attention(&k, &v, None, None, plain);
         }
-        let groups = self.spec.heads / self.spec.kv_heads;
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
-        let mask = hf::additive_mask(f, &self.spec, q.dtype())?;
+        let mask = if self.spec.alibi {
+            hf::additive_mask(f, &self.spec, q.dtype())?
+        } else {
+            hf::fused_mask(f, &self.spec, q.dtype())?
+        };
         q.attention(&k, &v, Some(&mask), None, self.options(true))
     }
 
@@ -220,12 +253,12 @@ impl Attention {
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
         let q = q.mul_scalar(root)?;
         let k = k.t()?.mul_scalar(root)?;
-        let scores = hf::matmul(&q, &k)?;
+        let scores = hf::matmul(&q, &k, self.pairs(f))?;
         drop((q, k));
         let scores = scores.add(&hf::additive_mask(f, &self.spec, scores.dtype())?)?;
         let weights = scores.softmax(-1)?;
         drop(scores);
-        hf::matmul(&weights, &v)
+        hf::matmul(&weights, &v, self.pairs(f))
     }
 
     fn core_eager(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
@@ -234,11 +267,12 @@ impl Attention {
         let groups = spec.heads / spec.kv_heads;
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
         let mut scores = if spec.f32_scores {
-            hf::matmul(&q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?)?
+            hf::matmul(&q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?, self.pairs(f))?
         } else {
-            hf::matmul(&q, &k.t()?)?
+            hf::matmul(&q, &k.t()?, self.pairs(f))?
         };
-        if spec.scale != 1.0 {
+        // Families that do not scale also keep their scores in f32; a stated scale of one is a product like any other.
+        if spec.scale != 1.0 || !spec.f32_scores {
             scores = scores.mul_scalar(spec.scale)?;
         }
         if let Some(cap) = spec.softcap {
@@ -274,7 +308,7 @@ impl Attention {
         if f.training && spec.dropout > 0.0 {
             weights = weights.dropout_composed(spec.dropout)?;
         }
-        let out = hf::matmul(&weights, &v)?;
+        let out = hf::matmul(&weights, &v, self.pairs(f))?;
         // The reference makes the transposed result contiguous; the merge that follows is then a view.
         out.transpose(1, 2)?.contiguous()?.transpose(1, 2)
     }

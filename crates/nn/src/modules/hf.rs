@@ -3,19 +3,25 @@
 //! Which small ops run, in which order and with which copies decides what is kept for backward; that is what the `hf`
 //! profiles predict. Written from transformers 5.24 and PyTorch 2.15.
 
-use crate::context::Forward;
-use crate::spec::{Activation, AttentionSpec, RotarySpec};
+use super::rotary::hf as rotary;
+use crate::context::{Forward, Profile};
+use crate::spec::{Activation, AttentionSpec, LayerSpec, RotarySpec};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use tensor::ops::matmul::Mask;
 use tensor::{DType, Result, Tensor};
 
-/// `torch.matmul`: batch dimensions are folded into one, copying operands that cannot be viewed so.
+/// `torch.matmul` of scores or values: batch dimensions are folded into one, copying operands that cannot be viewed so.
+///
+/// `mask` says how many of the computed pairs the model needs.
 ///
 /// # Shapes
 /// `batch.. m k`, `batch.. k n` -> `batch.. m n`
-pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+pub fn matmul(a: &Tensor, b: &Tensor, mask: Mask) -> Result<Tensor> {
     let rank = a.rank();
     let (batch, m, k, n) = (&a.shape()[..rank - 2], a.size(-2), a.size(-1), b.size(-1));
     let folded: u64 = batch.iter().product();
-    let out = a.reshape(&[folded, m, k])?.matmul(&b.reshape(&[folded, k, n])?)?;
+    let out = a.reshape(&[folded, m, k])?.matmul_masked(&b.reshape(&[folded, k, n])?, mask)?;
     let shape: Vec<u64> = batch.iter().copied().chain([m, n]).collect();
     out.view(&shape)
 }
@@ -55,75 +61,63 @@ pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
     }
 }
 
-/// Cosine and sine tables in the steps of the reference.
-///
-/// # Shapes
-/// `1 s dim`
-fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
-    let rt = &f.runtime;
-    rt.no_grad(|| {
-        let exponents = rt.arange(spec.dim / 2, 0.0, -2.0 / spec.dim as f64, DType::F32)?;
-        let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?;
-        let positions = rt.arange(f.seq_len, 0.0, 1.0, DType::I64)?.unsqueeze(0)?; // 1 s
-        let angles = positions.unsqueeze(-1)?.to_dtype(DType::F32)?.mul(&inv_freq)?; // 1 s d/2
-        let wide = if spec.interleaved {
-            let twice = angles.unsqueeze(-1)?;
-            Tensor::cat(&[&twice, &twice], -1)?.view(&[1, f.seq_len, spec.dim])?
-        } else {
-            Tensor::cat(&[&angles, &angles], -1)?
-        };
-        let cos = wide.cos()?.mul_scalar(1.0)?.to_dtype(dtype)?;
-        let sin = wide.sin()?.mul_scalar(1.0)?.to_dtype(dtype)?;
-        Ok((cos, sin))
-    })
-}
-
-/// `(-x2, x1)` of the two halves, or of neighbours.
-fn rotate_half(x: &Tensor, interleaved: bool) -> Result<Tensor> {
-    let half = x.size(-1) / 2;
-    if interleaved {
-        let (x1, x2) = (x.narrow_step(-1, 0, half, 2)?, x.narrow_step(-1, 1, half, 2)?);
-        let stacked = Tensor::stack(&[&x2.neg()?, &x1], -1)?;
-        return stacked.view(x.shape());
+/// Masks and rotary tables of a pass, made before the first block and kept until the last, as the reference does.
+pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
+    let mut masks: BTreeMap<(u64, u64), &AttentionSpec> = BTreeMap::new();
+    let mut tables: BTreeMap<(u8, u64), &RotarySpec> = BTreeMap::new();
+    for layer in layers {
+        let spec = &layer.attention;
+        if !spec.alibi {
+            masks.entry(mask_key(spec)).or_insert(spec);
+        }
+        if let Some(rotary) = &spec.rotary {
+            tables.entry((rotary.table, rotary.dim)).or_insert(rotary);
+        }
     }
-    let (x1, x2) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
-    Tensor::cat(&[&x2.neg()?, &x1], -1)
-}
-
-/// One operand rotated: `x cos + rotate_half(x) sin`, the unrotated tail joined again.
-fn turn(x: &Tensor, cos: &Tensor, sin: &Tensor, spec: &RotarySpec) -> Result<Tensor> {
-    let d = x.size(-1);
-    if spec.dim == d {
-        let straight = x.mul(cos)?;
-        return straight.add(&rotate_half(x, spec.interleaved)?.mul(sin)?);
+    for spec in masks.into_values() {
+        if f.profile == Profile::HfEager {
+            additive_mask(f, spec, dtype)?;
+        } else if needs_mask(f, spec) {
+            allowed_mask(f, spec)?;
+        }
     }
-    let (head, tail) = (x.narrow(-1, 0, spec.dim)?, x.narrow(-1, spec.dim, d - spec.dim)?);
-    let straight = head.mul(cos)?;
-    let turned = straight.add(&rotate_half(&head, spec.interleaved)?.mul(sin)?)?;
-    drop(straight);
-    Tensor::cat(&[&turned, &tail], -1)
+    for spec in tables.into_values() {
+        rotary::tables(f, spec, dtype)?;
+    }
+    Ok(())
 }
 
-/// `apply_rotary_pos_emb`.
-///
-/// # Shapes
-/// `b a s d`, `b k s d` -> the same
-pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
-    let (cos, sin) = f.rotary(spec, || tables(f, spec, dtype))?;
-    let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
-    Ok((turn(&q, &cos, &sin, spec)?, turn(&k, &cos, &sin, spec)?))
+/// Layers with equal keys share a mask.
+fn mask_key(spec: &AttentionSpec) -> (u64, u64) {
+    (spec.window.unwrap_or(0), spec.chunk.unwrap_or(0))
 }
 
-/// Additive mask `1 1 s s` of a causal, windowed or chunked attention.
+/// Additive mask `b 1 s s` of a causal, windowed or chunked attention.
 pub fn additive_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
-    let key = (spec.window.unwrap_or(0), spec.chunk.unwrap_or(0));
-    f.mask(key, || {
+    f.mask(mask_key(spec), || {
         let rt = &f.runtime;
         rt.no_grad(|| {
             let allowed = allowed_pairs(f, spec)?;
             let (zero, low) = (rt.zeros(&[], dtype)?, rt.full(&[], -1e30, dtype)?);
             allowed.where_cond(&zero, &low)
         })
+    })
+}
+
+/// Boolean mask `b 1 s s` that the reference hands to fused attention, made once per pass.
+fn allowed_mask(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
+    let (window, chunk) = mask_key(spec);
+    // Beside the additive mask of the same window, should a pass need both.
+    f.mask((window | 1 << 63, chunk), || f.runtime.no_grad(|| allowed_pairs(f, spec)))
+}
+
+/// The mask PyTorch makes of it inside every call of fused attention.
+pub fn fused_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
+    let allowed = allowed_mask(f, spec)?;
+    let rt = &f.runtime;
+    rt.no_grad(|| {
+        let (low, zero) = (rt.full(&[], -1e30, dtype)?, rt.zeros(&[], dtype)?);
+        allowed.where_cond(&zero, &low)
     })
 }
 

@@ -277,6 +277,7 @@ impl Rule for AttentionBackward {
             // Common counters count the recomputed scores in.
             matmul_dense: n.products(n.square(), 3 * n.d + 2 * n.dv),
             recomputed: n.products(pairs, n.d),
+            recomputed_dense: n.products(n.square(), n.d),
             // Per score: weight (subtract, exp), its gradient (subtract, multiply, scale), slope of the cap (multiply,
             // subtract, multiply). Per row: the product of result and gradient (multiply, add), and for a sink subtract,
             // exp, multiply, subtract.

@@ -10,8 +10,21 @@ use crate::tensor::{Spec, Tensor};
 use smallvec::smallvec;
 
 /// `a (batch.. m k) · b (batch.. k n) -> (batch.. m n)`. Operands may be strided; nothing is copied.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MatMul;
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MatMul {
+    /// Set for scores and values of explicit attention: of the square of queries and keys that is computed, the model
+    /// needs only the pairs its mask leaves.
+    pub mask: Option<Mask>,
+}
+
+/// How many of the computed pairs of queries and keys the model needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mask {
+    /// Pairs a head needs.
+    pub pairs: u64,
+    /// Pairs that are computed: queries times keys.
+    pub square: u64,
+}
 
 impl MatMul {
     /// FLOP of `batch` products `m x k · k x n`: one multiply-add is 2.
@@ -56,7 +69,11 @@ impl Rule for MatMul {
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let (batch, m, n, k) = sizes(inputs[0].shape(), inputs[1].shape());
         let flops = Self::flops(batch, m, n, k);
-        Cost { matmul: flops, matmul_dense: flops, ..traffic(inputs, outputs) }
+        let needed = match self.mask {
+            Some(Mask { pairs, square }) if square > 0 => flops / u128::from(square) * u128::from(pairs),
+            _ => flops,
+        };
+        Cost { matmul: needed, matmul_dense: flops, recomputed: flops - needed, ..traffic(inputs, outputs) }
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
@@ -80,8 +97,9 @@ impl Rule for MatMul {
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
         let grad = back.grad()?;
-        let da = if back.wants(0) { Some(grad.matmul(&back.input(1)?.t()?)?) } else { None };
-        let db = if back.wants(1) { Some(back.input(0)?.t()?.matmul(grad)?) } else { None };
+        // The gradients of a masked product are products over the same pairs.
+        let da = if back.wants(0) { Some(grad.matmul_op(&back.input(1)?.t()?, self)?) } else { None };
+        let db = if back.wants(1) { Some(back.input(0)?.t()?.matmul_op(grad, self)?) } else { None };
         Ok(smallvec![da, db])
     }
 }
@@ -106,10 +124,22 @@ impl Tensor {
     pub fn matmul(&self, other: &Self) -> Result<Self> {
         let (a, b) = (self.shape(), other.shape());
         if a.len() < 2 || b.len() < 2 || a[..a.len() - 2] == b[..b.len() - 2] {
-            return Self::op(Op::MatMul(MatMul), &[self, other]);
+            return self.matmul_op(other, &MatMul::default());
         }
         let batch = broadcast_shapes("matmul", &a[..a.len() - 2], &b[..b.len() - 2])?;
         let full = |t: &[u64]| -> Dims { batch.iter().chain(&t[t.len() - 2..]).copied().collect() };
-        Self::op(Op::MatMul(MatMul), &[&self.expand(&full(a))?, &other.expand(&full(b))?])
+        self.expand(&full(a))?.matmul_op(&other.expand(&full(b))?, &MatMul::default())
+    }
+
+    /// A product of scores or values of explicit attention, of which the model needs only some pairs.
+    ///
+    /// # Shapes
+    /// `batch.. m k`, `batch.. k n` with equal batch -> `batch.. m n`
+    pub fn matmul_masked(&self, other: &Self, mask: Mask) -> Result<Self> {
+        self.matmul_op(other, &MatMul { mask: Some(mask) })
+    }
+
+    fn matmul_op(&self, other: &Self, op: &MatMul) -> Result<Self> {
+        Self::op(Op::MatMul(op.clone()), &[self, other])
     }
 }

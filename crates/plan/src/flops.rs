@@ -1,0 +1,317 @@
+//! How much arithmetic, by phase, module and op, under each convention.
+
+use nn::step::{StepOptions, StepTrace, Until};
+use std::collections::BTreeMap;
+use tensor::{Cost, Phase, Trace};
+use units::{Diagnostics, Flops, Params};
+
+use crate::formulas;
+use crate::model::{Model, pattern};
+use crate::params::Counts;
+use crate::phrase;
+use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value};
+use crate::work::{Convention, Work};
+
+/// Costs of one training step (forward and backward) of one device's micro-batch.
+#[derive(Clone, Debug)]
+pub struct StepFlops {
+    /// Forward pass.
+    pub forward: Cost,
+    /// Backward pass.
+    pub backward: Cost,
+    /// Forward work done again in backward by a recompute policy.
+    pub recompute: Cost,
+    /// Tokens of the micro-batch.
+    pub tokens: u64,
+}
+
+impl StepFlops {
+    /// Sums the costs of a trace of one step.
+    pub fn of(trace: &Trace, tokens: u64) -> Self {
+        let of = |phase| trace.cost(|e| e.phase == phase);
+        Self {
+            forward: of(Phase::Forward),
+            backward: of(Phase::Backward),
+            recompute: of(Phase::Recompute),
+            tokens,
+        }
+    }
+
+    /// Model FLOP per token: causal pairs, no recomputation.
+    pub fn per_token(&self) -> Flops {
+        Flops((self.forward.matmul + self.backward.matmul) / u128::from(self.tokens.max(1)))
+    }
+
+    /// Model FLOP per token with the full square of attention.
+    pub fn per_token_full(&self, trace: &Trace) -> Flops {
+        // The fused backward's recomputed scores are hardware work: three times the forward square is the model's.
+        let extra: u128 = trace.ops.iter().filter(|e| e.phase == Phase::Backward).map(|e| e.cost.recomputed_dense).sum();
+        let model = self.forward.matmul_dense + self.backward.matmul_dense - extra;
+        Flops(model / u128::from(self.tokens.max(1)))
+    }
+}
+
+/// Options of a trace that ends with the backward pass of one step.
+fn one_step(options: &StepOptions) -> StepOptions {
+    StepOptions { steps: 1, until: Until::Backward, ..*options }
+}
+
+/// Work of one token, for time and utilization.
+///
+/// # Errors
+/// As [`Model::trace`].
+pub fn work(model: &Model, options: &StepOptions) -> Result<Work, Diagnostics> {
+    let traced = model.trace(&one_step(options))?;
+    Ok(work_of(model, options, &traced))
+}
+
+/// Work of one token, from a trace.
+pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work {
+    let tokens = options.batch * options.seq_len * options.grad_accum_steps;
+    let flops = StepFlops::of(&traced.trace, tokens);
+    let attention = traced.trace.cost(|e| is_attention_core(e) && e.phase != Phase::Recompute).matmul / u128::from(tokens.max(1));
+    let stored = Counts::of(&traced.params).stored;
+    Work {
+        model: model.name.clone(),
+        parameters: Some(stored),
+        per_token: vec![
+            (Convention::Causal, flops.per_token()),
+            (Convention::Full, flops.per_token_full(&traced.trace)),
+            (Convention::SixN, formulas::flop_per_token(stored)),
+        ],
+        attention: Some(Flops(attention)),
+    }
+}
+
+/// Whether an op is scores or values of attention: the fused op, or a batched product with activations on both sides.
+fn is_attention_core(event: &tensor::meter::OpEvent) -> bool {
+    use tensor::Op;
+    match &event.op {
+        Op::Attention(_) | Op::AttentionBackward(_) => true,
+        Op::MatMul(m) => m.mask.is_some(),
+        _ => false,
+    }
+}
+
+/// Which part of a step to show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// Forward and backward.
+    #[default]
+    Step,
+    /// Forward only.
+    Forward,
+    /// Backward only.
+    Backward,
+}
+
+/// How to show it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Which part of the step the table of modules shows.
+    pub part: Part,
+    /// Levels of modules below a block.
+    pub depth: usize,
+}
+
+/// FLOP of one step, by module, phase, op and convention.
+///
+/// # Errors
+/// As [`Model::trace`].
+pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report, Diagnostics> {
+    let traced = model.trace(&one_step(options))?;
+    let trace = &traced.trace;
+    let tokens = options.batch * options.seq_len * options.grad_accum_steps;
+    let flops = StepFlops::of(trace, tokens);
+    let work = work_of(model, options, &traced);
+    let counts = Counts::of(&traced.params);
+    let per_token = flops.per_token();
+    let sequence = |cost: u128| Flops(cost / u128::from((options.batch * options.grad_accum_steps).max(1)));
+    let total = flops.forward.matmul + flops.backward.matmul;
+
+    let mut report = Report::new("flops", phrase![per_token, " per token"]).qualified(phrase![
+        sequence(total),
+        " per ",
+        Cell::Count(u128::from(options.seq_len)),
+        "-token sequence (forward ",
+        sequence(flops.forward.matmul),
+        ", backward ",
+        sequence(flops.backward.matmul),
+        ")"
+    ]);
+    report.blocks.push(modules(trace, view).into());
+    report.blocks.push(conventions(&work, &flops, trace, counts.stored).into_block());
+    if flops.recompute.matmul > 0 {
+        report.blocks.push(Block::key_values(
+            "",
+            [KeyValue::new("recompute", sequence(flops.recompute.matmul))
+                .note("forward work done again: hardware FLOP, in no model count")],
+        ));
+    }
+    report.inputs = Value::map().with("model", model.inputs()).with("step", step_inputs(options));
+    report.result = Value::map()
+        .with("forward", cost_value(&flops.forward))
+        .with("backward", cost_value(&flops.backward))
+        .with("recompute", cost_value(&flops.recompute))
+        .with("by_op", by_op(trace))
+        .with("by_module", by_module(trace))
+        .with("per_token", per_token)
+        .with("per_token_full", flops.per_token_full(trace))
+        .with("per_token_6n", formulas::flop_per_token(counts.stored))
+        .with("tokens", tokens);
+    report.warnings = model.warnings();
+    report.assumptions = model.assumptions();
+    report.assumptions.extend(step_assumptions(options));
+    Ok(report)
+}
+
+fn cost_value(cost: &Cost) -> Value {
+    Value::map()
+        .with("matmul", cost.matmul)
+        .with("matmul_dense", cost.matmul_dense)
+        .with("recomputed_in_kernels", cost.recomputed)
+        .with("elementwise", cost.elementwise)
+        .with("read_bytes", cost.read)
+        .with("written_bytes", cost.written)
+}
+
+/// What was asked of the step, for programs.
+pub fn step_inputs(options: &StepOptions) -> Value {
+    Value::map()
+        .with("batch", options.batch)
+        .with("seq_len", options.seq_len)
+        .with("grad_accum_steps", options.grad_accum_steps)
+        .with("profile", options.profile.name())
+        .with("precision", options.precision.name())
+        .with("optimizer", options.optimizer.to_string())
+        .with("recompute", options.recompute.name())
+}
+
+/// What of the step the answer rests on.
+pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
+    vec![
+        Assumption::new("profile", "profile", options.profile.name(), Origin::Default)
+            .why(match options.profile {
+                nn::Profile::Fused => "fused kernels, as Transformer Engine and Napkin's own engine run them",
+                nn::Profile::HfSdpa => "transformers modules with PyTorch's fused attention",
+                nn::Profile::HfEager => "transformers modules with explicit attention",
+            })
+            .flag("--profile"),
+        Assumption::new("multiply_add", "multiply-add", "2 FLOP", Origin::Default).why("elementwise work is counted apart"),
+    ]
+}
+
+/// FLOP per token under each convention, beside the trace.
+struct Conventions(Vec<KeyValue>);
+
+fn conventions(work: &Work, flops: &StepFlops, trace: &Trace, stored: Params) -> Conventions {
+    let per_token = flops.per_token();
+    let beside = |other: Flops| Cell::Change(other / per_token - 1.0);
+    let six = formulas::flop_per_token(stored);
+    let full = flops.per_token_full(trace);
+    let mut rows = vec![KeyValue::new("this trace", per_token).note("per token, exactly the pairs the mask leaves")];
+    rows.push(KeyValue::new("full attention", full).note(phrase![beside(full), ", what common FLOP counters and PaLM's formula count"]));
+    rows.push(KeyValue::new("6N", six).note(phrase![beside(six), ", no attention, embeddings counted as compute"]));
+    if let Some(attention) = work.attention {
+        rows.push(KeyValue::new("attention", attention).note(phrase![
+            Cell::Percent(attention / per_token),
+            " of the trace is scores and values"
+        ]));
+    }
+    Conventions(rows)
+}
+
+impl Conventions {
+    fn into_block(self) -> Block {
+        Block::key_values("conventions", self.0)
+    }
+}
+
+fn in_part(phase: Phase, part: Part) -> bool {
+    match part {
+        Part::Step => matches!(phase, Phase::Forward | Phase::Backward),
+        Part::Forward => phase == Phase::Forward,
+        Part::Backward => phase == Phase::Backward,
+    }
+}
+
+/// Contractions of each module, layer numbers folded.
+fn modules(trace: &Trace, view: View) -> Table {
+    let mut groups: BTreeMap<String, (u128, u128)> = BTreeMap::new();
+    let mut total = 0u128;
+    for event in trace.ops.iter().filter(|e| in_part(e.phase, view.part) && e.cost.matmul > 0) {
+        let path = pattern(trace.module(event.module));
+        let core = is_attention_core(event);
+        let name = cut(&path, view.depth);
+        let name = if core { format!("{} scores, values", cut(&path, view.depth.max(1))) } else { name };
+        let entry = groups.entry(name).or_insert((0, 0));
+        entry.0 += event.cost.matmul;
+        entry.1 += event.cost.matmul_dense;
+        total += event.cost.matmul;
+    }
+    let mut rows: Vec<(String, (u128, u128))> = groups.into_iter().collect();
+    rows.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    let what = match view.part {
+        Part::Step => "forward and backward",
+        Part::Forward => "forward",
+        Part::Backward => "backward",
+    };
+    let mut table = Table::new("", [Column::left("module"), Column::one_unit(what), Column::right("share"), Column::left("")]);
+    for (name, (flop, dense)) in rows {
+        let share = flop as f64 / total.max(1) as f64;
+        let mut row = Row::new([name.into(), Flops(flop).into(), Cell::Percent(share), Cell::Bar(share)]);
+        if dense > flop {
+            row = row.note(phrase!["causal: ", Cell::Percent(flop as f64 / dense as f64), " of full attention"]);
+        }
+        table.rows.push(row);
+    }
+    table.total = Some(Row::new([Cell::Empty, Flops(total).into(), Cell::Percent(1.0)]));
+    table
+}
+
+/// A module path cut `depth` levels below its block: `model.layers.*.mlp`.
+fn cut(path: &str, depth: usize) -> String {
+    let parts: Vec<&str> = path.split('.').collect();
+    let base = parts.iter().position(|p| *p == "*").map_or(1, |i| i + 1);
+    let end = (base + depth.max(1)).min(parts.len());
+    let name = parts[..end].join(".");
+    if name.is_empty() { "loss".to_owned() } else { name }
+}
+
+fn by_op(trace: &Trace) -> Value {
+    let mut ops: BTreeMap<&'static str, (u64, Cost)> = BTreeMap::new();
+    for event in trace.ops.iter().filter(|e| e.phase != Phase::Init && e.phase != Phase::Optimizer) {
+        let entry = ops.entry(event.op.name()).or_default();
+        entry.0 += 1;
+        entry.1 += event.cost;
+    }
+    Value::Map(
+        ops.into_iter()
+            .filter(|(_, (_, c))| *c != Cost::default())
+            .map(|(name, (calls, cost))| {
+                (name.to_owned(), Value::map().with("calls", calls).with("matmul", cost.matmul).with("matmul_dense", cost.matmul_dense).with("elementwise", cost.elementwise).with("read_bytes", cost.read).with("written_bytes", cost.written))
+            })
+            .collect(),
+    )
+}
+
+fn by_module(trace: &Trace) -> Value {
+    let mut modules: BTreeMap<String, [Cost; 2]> = BTreeMap::new();
+    for event in &trace.ops {
+        let at = match event.phase {
+            Phase::Forward => 0,
+            Phase::Backward => 1,
+            _ => continue,
+        };
+        modules.entry(pattern(trace.module(event.module))).or_default()[at] += event.cost;
+    }
+    Value::Map(
+        modules
+            .into_iter()
+            .map(|(name, [forward, backward])| {
+                let pair = |c: &Cost| Value::map().with("matmul", c.matmul).with("matmul_dense", c.matmul_dense).with("elementwise", c.elementwise);
+                (name, Value::map().with("forward", pair(&forward)).with("backward", pair(&backward)))
+            })
+            .collect(),
+    )
+}

@@ -1,0 +1,168 @@
+//! A model as an input of analyses: what was read from the config, and traces of it.
+
+use nn::config::{Config, Resolved};
+use nn::families;
+use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection};
+use nn::step::{self, StepOptions, StepTrace};
+use std::rc::Rc;
+use units::{Diagnostic, Diagnostics};
+
+use crate::report::{Assumption, Cell, Origin, Value};
+
+/// A model with its name and the story of how its config was read.
+#[derive(Debug)]
+pub struct Model {
+    /// What the user called it.
+    pub name: String,
+    /// What it is made of.
+    pub spec: ModelSpec,
+    /// Values read, values assumed, warnings.
+    pub resolved: Resolved,
+    /// Notes of the reader of the file (which part of it is used).
+    pub notes: Diagnostics,
+}
+
+impl Model {
+    /// Reads the model a config describes.
+    ///
+    /// # Errors
+    /// All problems of the config at once.
+    pub fn from_config(name: impl Into<String>, config: &Config, assume: Option<&str>) -> Result<Self, Diagnostics> {
+        let loaded = families::load(config, assume)?;
+        Ok(Self { name: name.into(), spec: loaded.spec, resolved: loaded.resolved, notes: Diagnostics::new() })
+    }
+
+    /// Reads the model from the text of a config.
+    ///
+    /// # Errors
+    /// All problems of the text at once.
+    pub fn from_text(
+        name: impl Into<String>,
+        file: &str,
+        text: &[u8],
+        overrides: &[(String, String)],
+        assume: Option<&str>,
+    ) -> Result<Self, Diagnostics> {
+        let (config, mut notes) = Config::parse(file, text);
+        let Some(config) = config else { return Err(notes) };
+        let (config, more) = config.with_overrides(overrides);
+        notes.extend(more);
+        if notes.has_errors() {
+            return Err(notes);
+        }
+        match Self::from_config(name, &config, assume) {
+            Ok(mut model) => {
+                model.notes = notes;
+                Ok(model)
+            }
+            Err(problems) => {
+                notes.extend(problems);
+                Err(notes)
+            }
+        }
+    }
+
+    /// What to warn about: keys that are not understood, parts that are not modelled.
+    pub fn warnings(&self) -> Vec<Diagnostic> {
+        let holes = self.spec.not_modelled.iter().map(|what| {
+            Diagnostic::warning("T0302", format!("not modelled: {what}")).effect("the answer is that of the rest of the model")
+        });
+        self.notes.iter().chain(self.resolved.diagnostics.iter()).cloned().chain(holes).collect()
+    }
+
+    /// What the reader of the config assumed because a key was absent or null.
+    pub fn assumptions(&self) -> Vec<Assumption> {
+        self.resolved
+            .assumptions
+            .iter()
+            .map(|a| {
+                let value = Cell::Text(a.value.clone());
+                Assumption::new("config", a.key.clone(), value, Origin::Default).why(format!("not in the config: {}", a.why))
+            })
+            .collect()
+    }
+
+    /// What it is, for programs.
+    pub fn inputs(&self) -> Value {
+        let first = self.spec.layers.first();
+        let attention = first.map(|l| &l.attention);
+        Value::map()
+            .with("name", self.name.as_str())
+            .with("model_type", self.spec.family.as_str())
+            .with("hidden_size", self.spec.hidden_size)
+            .with("num_hidden_layers", self.spec.layers.len() as u64)
+            .with("num_attention_heads", attention.map(|a| a.heads))
+            .with("num_key_value_heads", attention.map(|a| a.kv_heads))
+            .with("head_dim", attention.map(|a| a.head_dim))
+            .with("intermediate_size", first.map(|l| intermediate_size(l)))
+            .with("vocab_size", self.spec.vocab_size)
+    }
+
+    /// Traces training steps of it.
+    ///
+    /// # Errors
+    /// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
+    pub fn trace(&self, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
+        trace(&self.spec, options)
+    }
+}
+
+/// Traces training steps of a model.
+///
+/// # Errors
+/// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
+pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
+    check(spec, options)?;
+    step::trace(spec, options).map_err(|error| Diagnostic::error("T0305", error.to_string()).into())
+}
+
+fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
+    let mut problems = Diagnostics::new();
+    for (flag, value) in [("--batch", options.batch), ("--seq-len", options.seq_len), ("--grad-accum", options.grad_accum_steps)] {
+        if value == 0 {
+            problems.push(Diagnostic::error("T0306", format!("{flag} must be at least 1")));
+        }
+    }
+    if options.seq_len == 1 {
+        problems.push(
+            Diagnostic::error("T0306", "--seq-len must be at least 2").why("each position predicts the next: one token predicts none"),
+        );
+    }
+    if options.profile == nn::Profile::HfSdpa && !spec.has_sdpa {
+        problems.push(
+            Diagnostic::error("T0307", format!("transformers has no fused-attention path for `{}`", spec.family))
+                .help("--profile hf-eager")
+                .help("--profile fused"),
+        );
+    }
+    if problems.has_errors() { Err(problems) } else { Ok(()) }
+}
+
+/// Inner width of the feed-forward part of a block.
+pub fn intermediate_size(layer: &LayerSpec) -> u64 {
+    match &layer.feed_forward {
+        FeedForwardSpec::Mlp(mlp) => mlp.intermediate_size,
+        FeedForwardSpec::Moe(moe) => moe.intermediate_size,
+    }
+}
+
+/// Bytes of keys and values of one token over all blocks, at `bytes` per element: what the model needs, windows apart.
+pub fn kv_bytes_per_token(spec: &ModelSpec, bytes: u64) -> u64 {
+    let of = |layer: &Rc<LayerSpec>| match &layer.attention.projection {
+        Projection::Latent(latent) => latent.kv_rank + latent.rope_dim,
+        _ => layer.attention.kv_heads * (layer.attention.head_dim + layer.attention.value_dim),
+    };
+    spec.layers.iter().map(of).sum::<u64>() * bytes
+}
+
+/// A module path with layer numbers replaced: `model.layers.*.mlp`.
+pub fn pattern(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for (i, part) in path.split('.').enumerate() {
+        if i > 0 {
+            out.push('.');
+        }
+        out.push_str(if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) { "*" } else { part });
+    }
+    out
+}
