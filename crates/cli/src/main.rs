@@ -1,1 +1,91 @@
-fn main() {}
+//! The program `napkin`: flags to requests, reports to streams. It holds no logic of its own.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `args.rs` | flags as they are typed |
+//! | `parse.rs` | flags to typed values, all problems at once |
+//! | `model.rs` | the MODEL argument |
+//! | `commands/NAME.rs` | one subcommand: its flags, and the analysis it asks |
+//! | `output.rs` | reports to a stream or a file |
+//!
+//! Exit codes: 0 answered, 1 answered "no", 2 bad input, 3 internal error.
+
+mod args;
+mod commands;
+mod model;
+mod output;
+mod parse;
+
+use std::ffi::OsString;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use plan::report::Verdict;
+use units::{Diagnostic, Diagnostics};
+
+use args::Cli;
+use output::Failure;
+
+/// The question had an answer.
+const ANSWERED: u8 = 0;
+/// The answer is "no".
+const NO: u8 = 1;
+/// The question cannot be answered as it was put.
+const BAD_INPUT: u8 = 2;
+/// Napkin is wrong.
+const INTERNAL: u8 = 3;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    // Asked of the raw words, because what is wrong may be the flags themselves.
+    let wants_json = arguments.iter().any(|word| word == "--json");
+    panic::set_hook(Box::new(|info| {
+        let what = Diagnostic::error("", format!("napkin has failed: {info}"))
+            .why("this is a mistake in napkin, not in what you asked")
+            .help("report it, with the command line, at the project's issue tracker");
+        output::problems(&what.into(), false);
+    }));
+    // Nothing is used after a panic but the exit code.
+    let code = panic::catch_unwind(AssertUnwindSafe(|| run(&arguments))).unwrap_or(Err(Failure::Internal));
+    ExitCode::from(match code {
+        Ok(Verdict::Answered) => ANSWERED,
+        Ok(Verdict::No) => NO,
+        Err(Failure::BrokenPipe) => ANSWERED,
+        Err(Failure::Internal) => INTERNAL,
+        Err(Failure::Bad(problems)) => {
+            output::problems(&problems, wants_json);
+            BAD_INPUT
+        }
+    })
+}
+
+fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return output::print(&error.render().to_string()).map(|()| Verdict::Answered);
+        }
+        Err(error) => return Err(usage(&error).into()),
+    };
+    if let commands::Command::Completions(completions) = &cli.command {
+        return output::print(&completions.script()).map(|()| Verdict::Answered);
+    }
+    let sink = output::Sink::new(&cli.output)?;
+    let mut report = cli.command.report()?;
+    report.command = parse::command_line(arguments);
+    sink.write(&report)
+}
+
+/// A mistake in the flags, in the form of all other problems.
+fn usage(error: &clap::Error) -> Diagnostics {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    // clap's own advice follows its message.
+    let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+    let advice = rest.lines().map(str::trim).filter(|line| !line.is_empty());
+    let problem = advice
+        .fold(Diagnostic::error("", message), |problem, line| problem.help(line.strip_prefix("tip: ").unwrap_or(line)));
+    problem.into()
+}

@@ -1,0 +1,165 @@
+//! Reports and problems to streams and files. The only place that prints.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use plan::report::{Report, Verdict};
+use render::{TextOptions, Units};
+use units::{Diagnostic, Diagnostics};
+
+use crate::args::{ColorArg, OutputArgs, UnitsArg};
+
+/// Columns where no terminal says how many it has.
+const WIDTH: usize = 100;
+
+/// Why there is no answer on standard output.
+#[derive(Debug)]
+pub enum Failure {
+    /// The question was wrong.
+    Bad(Diagnostics),
+    /// Nobody reads on, which is their right.
+    BrokenPipe,
+    /// Napkin is wrong; the user has been told.
+    Internal,
+}
+
+impl From<Diagnostics> for Failure {
+    fn from(problems: Diagnostics) -> Self {
+        Self::Bad(problems)
+    }
+}
+
+/// Prints text.
+///
+/// # Errors
+/// [`Failure::BrokenPipe`] if the reader is gone, a diagnostic for any other trouble of the stream.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::BrokenPipe),
+        Err(error) => Err(Diagnostics::from(Diagnostic::error("", format!("cannot print: {error}"))).into()),
+    }
+}
+
+/// Says what is wrong, on standard error.
+pub fn problems(problems: &Diagnostics, json: bool) {
+    let text = if json { render::problems_json(problems) } else { render::problems_text(problems) };
+    // Where standard error is closed there is nobody to tell.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Markdown,
+    Csv,
+    Json,
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self, Diagnostic> {
+        match path.extension().and_then(|extension| extension.to_str()).unwrap_or_default() {
+            "txt" => Ok(Self::Text),
+            "md" => Ok(Self::Markdown),
+            "csv" => Ok(Self::Csv),
+            "json" => Ok(Self::Json),
+            _ => Err(Diagnostic::error("", format!("`{}` has no extension that is a format", path.display()))
+                .help("end it in .txt, .md, .csv or .json")),
+        }
+    }
+}
+
+/// Where a report goes and in which form; checked before any work is done.
+#[derive(Debug)]
+pub struct Sink {
+    files: Vec<(PathBuf, Format)>,
+    json: bool,
+    force: bool,
+    text: TextOptions,
+}
+
+impl Sink {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// A file without a known extension, and one that exists unless it may be overwritten.
+    pub fn new(args: &OutputArgs) -> Result<Self, Diagnostics> {
+        let mut problems = Diagnostics::new();
+        let mut files = Vec::new();
+        for path in args.output.iter().map(PathBuf::from) {
+            match Format::of(&path) {
+                Ok(_) if path.exists() && !args.force => problems.push(exists(&path)),
+                Ok(format) => files.push((path, format)),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if problems.has_errors() {
+            return Err(problems);
+        }
+        let terminal = io::stdout().is_terminal();
+        let color = match args.color {
+            ColorArg::Always => true,
+            ColorArg::Never => false,
+            ColorArg::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        let units = match args.units {
+            UnitsArg::Iec => Units::Iec,
+            UnitsArg::Si => Units::Si,
+        };
+        let text = TextOptions {
+            width: width(),
+            color,
+            units,
+            quiet: args.quiet,
+            ascii: args.ascii,
+            explain: args.explain,
+            depth: args.depth,
+        };
+        Ok(Self { files, json: args.json, force: args.force, text })
+    }
+
+    /// Writes the report.
+    ///
+    /// # Errors
+    /// [`Failure`] where a file or stream cannot be written.
+    pub fn write(&self, report: &Report) -> Result<Verdict, Failure> {
+        if self.files.is_empty() {
+            print(&self.form(report, if self.json { Format::Json } else { Format::Text }, self.text))?;
+        }
+        let plain = TextOptions { color: false, width: WIDTH, ..self.text };
+        for (path, format) in &self.files {
+            self.save(path, &self.form(report, *format, plain)).map_err(Diagnostics::from)?;
+        }
+        Ok(report.verdict)
+    }
+
+    fn form(&self, report: &Report, format: Format, text: TextOptions) -> String {
+        match format {
+            Format::Text => render::text(report, &text),
+            Format::Markdown => render::markdown(report, self.text.units),
+            Format::Csv => render::csv(report),
+            Format::Json => render::json(report),
+        }
+    }
+
+    fn save(&self, path: &Path, text: &str) -> Result<(), Diagnostic> {
+        let file =
+            if self.force { File::create(path) } else { OpenOptions::new().write(true).create_new(true).open(path) };
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => exists(path),
+            _ => Diagnostic::error("", format!("cannot write `{}`: {error}", path.display())),
+        })
+    }
+}
+
+fn exists(path: &Path) -> Diagnostic {
+    Diagnostic::error("", format!("`{}` exists already", path.display())).help("--force overwrites it")
+}
+
+fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let terminal = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    columns.or_else(terminal).unwrap_or(WIDTH)
+}

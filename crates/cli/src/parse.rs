@@ -1,0 +1,168 @@
+//! Flags to typed values. A reader goes on after a mistake, so that all of them are reported at once.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use plan::fleet::Fleet;
+use plan::hardware::{self, Precision};
+use units::{Diagnostic, Diagnostics, FlopPerSecond, Flops, Seconds};
+
+use crate::args::FleetArgs;
+
+/// Reads flags and collects what is wrong with them.
+#[derive(Debug, Default)]
+pub struct Reader {
+    problems: Diagnostics,
+}
+
+impl Reader {
+    /// Notes a problem.
+    pub fn problem(&mut self, problem: impl Into<Diagnostic>) {
+        self.problems.push(problem);
+    }
+
+    /// The value, or a note of why there is none.
+    pub fn take<T, E: Into<Diagnostic>>(&mut self, value: Result<T, E>) -> Option<T> {
+        value.map_err(|problem| self.problem(problem)).ok()
+    }
+
+    /// The value of a flag that may be left out. A mistake names the flag.
+    pub fn flag<T: FromStr<Err: Into<Diagnostic>>>(&mut self, flag: &str, text: Option<&str>) -> Option<T> {
+        self.flag_with(flag, text, |text| text.parse::<T>())
+    }
+
+    /// As [`flag`](Self::flag), read by a function.
+    pub fn flag_with<T, E: Into<Diagnostic>>(
+        &mut self,
+        flag: &str,
+        text: Option<&str>,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let read = read(text?).map_err(|error| {
+            let mut problem: Diagnostic = error.into();
+            if !problem.message.contains(flag) {
+                problem.message = format!("{flag}: {}", problem.message);
+            }
+            problem
+        });
+        self.take(read)
+    }
+
+    /// Asks for a flag that was left out.
+    pub fn required<T>(&mut self, value: Option<T>, given: bool, flag: &str, example: impl Display) -> Option<T> {
+        if value.is_none() && !given {
+            self.problem(Diagnostic::error("", format!("`{flag}` is needed")).help(format!("{flag} {example}")));
+        }
+        value
+    }
+
+    /// The devices of a run.
+    pub fn fleet(&mut self, args: &FleetArgs) -> Option<Fleet> {
+        let found = args.hw.as_deref().map(hardware::find);
+        let hardware = found.and_then(|found| self.take(found)).cloned();
+        let hardware = self.required(hardware, args.hw.is_some(), "--hw", "h100-sxm");
+        let devices = self.flag_with("--devices", args.devices.as_deref(), count);
+        let precision = self.flag::<Precision>("--dtype", args.dtype.as_deref());
+        let peak = self.flag_with("--peak", args.peak.as_deref(), rate);
+        let fleet = Fleet {
+            hardware: hardware?,
+            devices: devices.unwrap_or(1),
+            devices_given: devices.is_some(),
+            precision: precision.unwrap_or(Precision::Bf16),
+            precision_given: precision.is_some(),
+        };
+        match peak {
+            Some(peak) => self.take(fleet.with_peak(peak)),
+            None => Some(fleet),
+        }
+    }
+
+    /// All values, or all problems.
+    ///
+    /// # Errors
+    /// What was noted.
+    pub fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
+        match value {
+            Some(value) if !self.problems.has_errors() => Ok(value),
+            _ => Err(self.problems),
+        }
+    }
+}
+
+/// A whole number that fits 64 bits.
+pub fn count(text: &str) -> Result<u64, Diagnostic> {
+    let count = units::parse_count(text)?;
+    u64::try_from(count).map_err(|_| Diagnostic::error("", format!("`{text}` is too large")))
+}
+
+/// A rate such as `989.5TFLOP/s`, `312e12` or `500T`.
+pub fn rate(text: &str) -> Result<FlopPerSecond, Diagnostic> {
+    let flop: Flops = text.trim().strip_suffix("/s").unwrap_or(text).parse()?;
+    let rate = FlopPerSecond::new(flop.as_f64()).map_err(|error| Diagnostic::error("", error.to_string()))?;
+    if rate == FlopPerSecond::ZERO { Err(Diagnostic::error("", "a rate of zero does no work")) } else { Ok(rate) }
+}
+
+/// A time of which a bare number is in days: `30`, `30d`, `720h`.
+pub fn days(text: &str) -> Result<Seconds, Diagnostic> {
+    let bare = text.trim().ends_with(|c: char| c.is_ascii_digit() || c == '.');
+    let text = if bare { format!("{} d", text.trim()) } else { text.to_owned() };
+    Ok(text.parse::<Seconds>()?)
+}
+
+/// An amount of US dollars: `2.50` or `$2.50`.
+pub fn dollars(text: &str) -> Result<f64, Diagnostic> {
+    let number = text.trim().trim_start_matches('$').parse::<f64>();
+    number
+        .ok()
+        .filter(|amount| amount.is_finite() && *amount >= 0.0)
+        .ok_or_else(|| Diagnostic::error("", format!("price `{text}` is no amount of dollars")).help("--price 2.50"))
+}
+
+/// A positive number.
+pub fn positive(text: &str) -> Result<f64, Diagnostic> {
+    let number =
+        text.trim().replace(',', "").parse::<f64>().ok().or_else(|| Some(units::parse_count(text).ok()? as f64));
+    number
+        .filter(|number| number.is_finite() && *number > 0.0)
+        .ok_or_else(|| Diagnostic::error("", format!("`{text}` is no number above zero")))
+}
+
+/// The arguments as one line that a shell reads back.
+pub fn command_line(arguments: &[OsString]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:,=+%@".contains(c);
+    let words = arguments.iter().skip(1).map(|word| {
+        let word = word.to_string_lossy();
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into_owned()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    std::iter::once("napkin".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(days("143.9").map(Seconds::days).ok(), Some(143.9));
+        assert_eq!(days("48h").map(Seconds::days).ok(), Some(2.0));
+        assert_eq!(rate("989.5 TFLOP/s").map(FlopPerSecond::get).ok(), Some(989.5e12));
+        assert_eq!(rate("312e12").map(FlopPerSecond::get).ok(), Some(312e12));
+        assert!(rate("0").is_err());
+        assert_eq!(dollars("$2.50").ok(), Some(2.5));
+        assert!(dollars("-1").is_err() && dollars("nan").is_err());
+        assert_eq!(positive("9,600").ok(), Some(9600.0));
+        assert_eq!(positive("1.2M").ok(), Some(1_200_000.0));
+        assert!(positive("0").is_err() && positive("inf").is_err());
+    }
+
+    #[test]
+    fn command_lines_can_be_pasted() {
+        let words = ["/usr/bin/napkin", "einsum", "b s, s -> b", "it's", "b=8"].map(OsString::from);
+        assert_eq!(command_line(&words), r"napkin einsum 'b s, s -> b' 'it'\''s' b=8");
+    }
+}

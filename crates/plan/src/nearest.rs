@@ -1,0 +1,56 @@
+//! Names that look like a mistyped one.
+
+/// Most names proposed.
+const MOST: usize = 3;
+
+/// The candidates of which at most half the letters are wrong, nearest first.
+pub fn nearest<'a>(query: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let query = query.to_lowercase();
+    let length = query.chars().count();
+    let mut near: Vec<(usize, &str)> = candidates
+        .into_iter()
+        .map(|name| {
+            let distance = distance(&query, &name.to_lowercase());
+            // What somebody typed the beginning of is near whatever its length.
+            (if length >= 2 && name.starts_with(&query) { 1 } else { distance }, name)
+        })
+        .filter(|(distance, _)| distance * 2 <= length.max(2))
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    near.into_iter().take(MOST).map(|(_, name)| name).collect()
+}
+
+/// Letters to insert, remove, replace or swap with their neighbour to turn one text into the other.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0_usize; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = match (i, j) {
+                (0, _) => j,
+                (_, 0) => i,
+                _ => {
+                    let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                    let best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+                    let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+                    if swapped { best.min(rows[i - 2][j - 2] + 1) } else { best }
+                }
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names() {
+        let names = ["fp32", "bf16-master", "bf16-mixed", "bf16-pure"];
+        assert_eq!(nearest("bf16_mixd", names), ["bf16-mixed"]);
+        assert_eq!(nearest("bf16", names), ["bf16-master", "bf16-mixed", "bf16-pure"]);
+        assert_eq!(nearest("completely different", names), [""; 0]);
+        assert_eq!(nearest("", names), [""; 0]);
+    }
+}
