@@ -16,10 +16,11 @@
 pub mod fleet;
 pub mod formulas;
 pub mod hardware;
-pub mod ledger;
+pub mod flops;
+pub mod model;
 pub mod nearest;
+pub mod params;
 pub mod report;
-pub mod sharding;
 pub mod states;
 pub mod time;
 pub mod work;
