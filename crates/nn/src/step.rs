@@ -95,6 +95,8 @@ pub struct StepOptions {
     pub autocast: CastLists,
     /// Optimizer steps; the second is the steady state, since the first makes the optimizer states.
     pub steps: u64,
+    /// Makes the optimizer states before the first step, which is then the steady state already.
+    pub warm: bool,
     /// Whether dropout is on; the probabilities are the model's.
     pub dropout: bool,
     /// Stops after the forward pass, or after the backward pass of the first step.
@@ -188,6 +190,9 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     let model = Model::build(rt, spec, options.precision.param_dtype())?;
     let master = options.precision == Precision::Bf16Master;
     let mut optimizer = Optimizer::new(options.optimizer, Hyper::default(), master);
+    if options.warm {
+        optimizer.prepare(model.params())?;
+    }
     let (b, s) = (options.batch, options.seq_len);
     // Token values matter to no cost; a ramp keeps them legal and different on a device that computes.
     let ramp = |count: u64| -> Vec<f64> { (0..count).map(|i| (i % spec.vocab_size) as f64).collect() };

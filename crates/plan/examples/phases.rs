@@ -14,7 +14,7 @@ fn main() {
         profile: get("--profile", "hf-sdpa").parse().unwrap(), precision: get("--precision", "fp32").parse().unwrap(),
         optimizer: get("--optimizer", "adamw-forloop").parse().unwrap(), recompute: get("--recompute", "none").parse().unwrap(),
         grad_accum_steps: 1, autocast: if get("--autocast", "cpu") == "cuda" { tensor::CastLists::Cuda } else { tensor::CastLists::Cpu },
-        steps: get("--steps", "2").parse().unwrap(), dropout: a.contains(&"--dropout".to_string()), until: Default::default(),
+        steps: get("--steps", "2").parse().unwrap(), warm: a.contains(&"--warm".to_string()), dropout: a.contains(&"--dropout".to_string()), until: Default::default(),
     };
     let t = Instant::now();
     let st = nn::step::trace(&loaded.spec, &o).unwrap();

@@ -52,6 +52,7 @@ fn options(batch: u64, seq_len: u64, profile: Profile) -> StepOptions {
         grad_accum_steps: 1,
         autocast: CastLists::Cpu,
         steps: 1,
+        warm: false,
         dropout: false,
         until: Until::Backward,
     }

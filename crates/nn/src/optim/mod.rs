@@ -161,6 +161,21 @@ impl Optimizer {
         Self { kind, hyper, master, steps: 0, states: Vec::new() }
     }
 
+    /// Makes the states of all trainable parameters now instead of at the first step.
+    ///
+    /// # Errors
+    /// None for a model of this crate.
+    pub fn prepare(&mut self, params: &[Param]) -> Result<()> {
+        let Some(first) = params.first() else { return Ok(()) };
+        let runtime = first.tensor.runtime().clone();
+        runtime.no_grad(|| {
+            for param in params.iter().filter(|p| p.trainable) {
+                self.states.push(self.fresh_state(&runtime, &param.tensor)?);
+            }
+            Ok(())
+        })
+    }
+
     /// One update of every trainable parameter that has a gradient.
     ///
     /// # Errors

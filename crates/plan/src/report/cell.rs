@@ -161,9 +161,9 @@ impl Phrase {
         })
     }
 
-    /// The phrase with one more cell.
-    pub fn and(mut self, cell: impl Into<Cell>) -> Self {
-        self.0.push(cell.into());
+    /// The phrase with more cells behind it.
+    pub fn and(mut self, more: impl Into<Self>) -> Self {
+        self.0.extend(more.into().0);
         self
     }
 }

@@ -1,0 +1,184 @@
+//! The largest micro-batch, the longest sequence and the largest model of a shape that fit one device.
+
+use nn::spec::ModelSpec;
+use nn::step::StepOptions;
+use units::{Bytes, Diagnostic, Diagnostics, Params};
+
+use crate::hardware::Hardware;
+use crate::ledger::{self, Ledger, Request, peak_words};
+use crate::model::{Model, trace};
+use crate::params::Counts;
+use crate::phrase;
+use crate::report::{Block, Cell, KeyValue, Report, Value, Verdict};
+use crate::scaling;
+
+/// What to grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grow {
+    /// Sequences in a micro-batch.
+    Batch,
+    /// Tokens in a sequence.
+    SeqLen,
+    /// Blocks of the same shape.
+    Layers,
+}
+
+impl Grow {
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Batch => "micro-batch",
+            Self::SeqLen => "sequence length",
+            Self::Layers => "blocks of this shape",
+        }
+    }
+
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::SeqLen => "seq_len",
+            Self::Layers => "num_hidden_layers",
+        }
+    }
+
+    /// The step and the model with this size.
+    fn sized(self, spec: &ModelSpec, options: &StepOptions, size: u64) -> (ModelSpec, StepOptions) {
+        let (mut spec, mut options) = (spec.clone(), *options);
+        match self {
+            Self::Batch => options.batch = size,
+            Self::SeqLen => options.seq_len = size,
+            Self::Layers => {
+                let pattern = spec.layers.clone();
+                spec.layers = pattern.iter().cycle().take(size as usize).cloned().collect();
+            }
+        }
+        (spec, options)
+    }
+
+    /// Sizes that make sense beyond which nobody asks: the model's own positions, and bounds that keep a search short.
+    fn limit(self, spec: &ModelSpec) -> u64 {
+        match self {
+            Self::Batch => 1 << 20,
+            // Learned positions end; others are extended in practice, but not further than this.
+            Self::SeqLen => spec.embedding.positions.as_ref().map_or(1 << 26, |p| p.count),
+            Self::Layers => 4096,
+        }
+    }
+
+    const fn smallest(self) -> u64 {
+        if matches!(self, Self::SeqLen) { 2 } else { 1 }
+    }
+}
+
+/// The largest size that fits, with its traced peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The size, 0 if nothing fits.
+    pub size: u64,
+    /// Peak at that size (or at the smallest, if nothing fits).
+    pub peak_bytes: u64,
+}
+
+/// Finds the largest size that fits `capacity`: doubling, then halving the gap on estimates, then checking by a full trace.
+///
+/// # Errors
+/// As [`trace`].
+pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes) -> Result<Found, Diagnostics> {
+    let estimate = |size: u64| -> Result<u64, Diagnostics> {
+        let (spec, options) = grow.sized(spec, &request.options, size);
+        scaling::peak(&spec, &options, request.sharding, request.runtime)
+    };
+    let exact = |size: u64| -> Result<u64, Diagnostics> {
+        let (spec, options) = grow.sized(spec, &request.options, size);
+        Ok(Ledger::of(&trace(&spec, &options)?, &options, request.sharding, spec.names.layers, request.runtime).peak_bytes)
+    };
+    let fits = |bytes: u64| Bytes(bytes) <= capacity;
+    let smallest = grow.smallest();
+    let first = exact(smallest)?;
+    if !fits(first) {
+        return Ok(Found { size: 0, peak_bytes: first });
+    }
+    let limit = grow.limit(spec);
+    let (mut low, mut high) = (smallest, limit.saturating_add(1));
+    let mut step = smallest;
+    while step < limit {
+        step = (step * 2).min(limit);
+        // Sizes beyond what can be counted do not fit either.
+        if estimate(step).is_ok_and(fits) {
+            low = step;
+        } else {
+            high = step;
+            break;
+        }
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if estimate(middle).is_ok_and(fits) { low = middle } else { high = middle }
+    }
+    // The estimate is a straight line; the verdict is traced.
+    let mut size = low;
+    let mut peak = exact(size)?;
+    while !fits(peak) && size > smallest {
+        size -= (size / 256).max(1);
+        peak = exact(size)?;
+    }
+    Ok(Found { size, peak_bytes: peak })
+}
+
+/// The largest sizes that fit one device.
+///
+/// # Errors
+/// As [`trace`].
+pub fn report(model: &Model, request: &Request<'_>, hardware: &Hardware, grow: &[Grow]) -> Result<Report, Diagnostics> {
+    let capacity = hardware.capacity();
+    let mut rows = Vec::new();
+    let mut result = Value::map().with("capacity_bytes", capacity);
+    let mut answer = None;
+    for &grow in grow {
+        let found = find(&model.spec, request, grow, capacity)?;
+        let peak = Bytes(found.peak_bytes);
+        result.insert(format!("largest_{}", grow.key()), found.size);
+        result.insert(format!("peak_bytes_at_largest_{}", grow.key()), peak);
+        let (value, note): (Cell, _) = if found.size == 0 {
+            (Cell::from("none"), phrase!["the smallest takes ", peak, " of ", capacity])
+        } else {
+            (Cell::Count(u128::from(found.size)), phrase![peak, " of ", capacity])
+        };
+        let mut note = note;
+        if grow == Grow::Layers && found.size > 0 {
+            let (spec, _) = grow.sized(&model.spec, &request.options, found.size);
+            let counts = parameters(&spec)?;
+            result.insert("largest_parameters", counts);
+            note = phrase![counts, " parameters, "].and(note);
+        }
+        answer.get_or_insert((grow, found, note.clone()));
+        rows.push(KeyValue::new(grow.what(), value).note(note));
+    }
+    let Some((first, found, _)) = answer else {
+        return Err(Diagnostic::error("T0306", "nothing to grow").help("--grow batch").into());
+    };
+    let headline = if found.size == 0 {
+        phrase!["nothing fits"]
+    } else {
+        phrase![first.what(), " ", Cell::Count(u128::from(found.size))]
+    };
+    let mut report = Report::new("fit", headline).qualified(phrase!["on ", hardware.display.as_str()]);
+    if found.size == 0 {
+        report.verdict = Verdict::No;
+        let traced = model.trace(&request.options)?;
+        let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
+        report.notes.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
+    }
+    report.blocks.push(Block::key_values("", rows));
+    report.inputs = ledger::inputs(model, request);
+    report.result = result;
+    report.warnings = model.warnings();
+    report.assumptions = model.assumptions();
+    report.assumptions.extend(crate::flops::step_assumptions(&request.options));
+    report.assumptions.extend(ledger::assumptions(request));
+    Ok(report)
+}
+
+fn parameters(spec: &ModelSpec) -> Result<Params, Diagnostics> {
+    let params = nn::step::parameters(spec).map_err(|e| Diagnostics::from(Diagnostic::error("T0305", e.to_string())))?;
+    Ok(Counts::of(&params).stored)
+}

@@ -1,0 +1,470 @@
+//! Memory of one device, line by line, at the peak of a training step; phases and timeline of the step.
+
+use nn::step::{StepOptions, StepTrace};
+use std::collections::BTreeMap;
+use tensor::meter::MemoryChange;
+use tensor::{Role, Trace};
+use units::{Bytes, Diagnostics};
+
+use crate::flops::{step_assumptions, step_inputs};
+use crate::hardware::Hardware;
+use crate::model::{Model, pattern};
+use crate::phrase;
+use crate::report::{Assumption, Cell, Column, Origin, Phrase, Report, Row, Table, Value, Verdict};
+use crate::sharding::{Gathered, Sharding};
+use crate::timeline::ByRole;
+
+/// The question.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The step.
+    pub options: StepOptions,
+    /// What is divided over the data-parallel devices.
+    pub sharding: Sharding,
+    /// The device, if the question is whether it fits.
+    pub hardware: Option<&'a Hardware>,
+    /// Context and communicators, outside of the program's own allocations.
+    pub runtime: Bytes,
+    /// Whether the user gave `runtime`.
+    pub runtime_given: bool,
+    /// Levels of modules below a line.
+    pub depth: usize,
+}
+
+/// Runtime bytes assumed on an accelerator: the context of the driver and small library buffers. Source: 0.47 to 0.92
+/// GiB for the context alone, measured on several generations; communicators come on top.
+pub const ASSUMED_RUNTIME: Bytes = Bytes(1 << 30);
+
+/// A line of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Bucket, such as `activations`.
+    pub bucket: &'static str,
+    /// Part of it, such as `mlp`.
+    pub part: String,
+    /// Bytes at the peak.
+    pub bytes: u64,
+    /// Number of storages.
+    pub storages: u64,
+}
+
+impl Line {
+    /// Stable name: `activations.mlp`.
+    pub fn id(&self) -> String {
+        if self.part.is_empty() { self.bucket.to_owned() } else { format!("{}.{}", self.bucket, self.part) }
+    }
+}
+
+/// Memory of one named stretch on one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// `fwd1`, `bwd1`, ...
+    pub name: String,
+    /// Highest bytes.
+    pub peak_bytes: u64,
+    /// By role at that moment; communication holds the gathered weights.
+    pub peak_by_role: ByRole,
+    /// Op at that moment.
+    pub peak_op: Option<usize>,
+    peak_event: usize,
+    /// By role at its end.
+    pub end_by_role: ByRole,
+}
+
+/// A moment of the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Number of ops before it.
+    pub op: u32,
+    /// Index of the phase.
+    pub phase: usize,
+    /// Live bytes.
+    pub bytes: u64,
+}
+
+/// The memory of a traced step on one device.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    /// Lines at the peak, biggest first; their bytes sum to `peak_bytes`.
+    pub lines: Vec<Line>,
+    /// Highest bytes of the last step, runtime included.
+    pub peak_bytes: u64,
+    /// Index of the phase of the peak.
+    pub peak_phase: usize,
+    /// All phases.
+    pub phases: Vec<Phase>,
+    /// Live bytes over time, at most [`TIMELINE_POINTS`] moments, each the highest of its stretch.
+    pub timeline: Vec<Point>,
+}
+
+/// Points of a timeline.
+pub const TIMELINE_POINTS: usize = 2000;
+
+/// Replays a trace as one device of a sharded run sees it.
+struct Device<'a> {
+    trace: &'a Trace,
+    sharding: Sharding,
+    gathered: Option<Gathered>,
+    unsharded_gradients: Option<Gathered>,
+    now: Vec<Option<(Role, u64)>>,
+    by_role: ByRole,
+}
+
+impl<'a> Device<'a> {
+    fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str) -> Self {
+        let trace = &traced.trace;
+        let units = || Gathered::new(trace, &traced.params, options, layers_name);
+        Self {
+            trace,
+            sharding,
+            gathered: sharding.gathers().then(units),
+            unsharded_gradients: (sharding.zero >= 2 && sharding.dp > 1).then(units),
+            now: vec![None; trace.storages.len()],
+            by_role: ByRole::default(),
+        }
+    }
+
+    fn apply(&mut self, i: usize) -> bool {
+        let event = self.trace.memory[i];
+        let at = event.storage.0 as usize;
+        let info = self.trace.storages[at];
+        let new = match event.change {
+            MemoryChange::Alloc(role) | MemoryChange::Role(role) => Some(role),
+            MemoryChange::Free => None,
+        };
+        if let Some((role, bytes)) = self.now[at].take() {
+            self.by_role[role as usize] -= bytes;
+        }
+        if let Some(role) = new {
+            // Gathered copies of weights are counted by unit instead of by tensor.
+            let bytes = if role == Role::WeightCast && self.gathered.is_some() {
+                0
+            } else {
+                self.sharding.bytes(info.bytes, role, info.phase)
+            };
+            self.by_role[role as usize] += bytes;
+            self.now[at] = Some((role, bytes));
+        }
+        matches!(event.change, MemoryChange::Alloc(_))
+    }
+
+    /// Bytes gathered or not yet reduced around op `at`.
+    fn communication(&self, at: usize) -> (u64, u64) {
+        (
+            self.gathered.as_ref().map_or(0, |g| g.weights(self.trace, at)),
+            self.unsharded_gradients.as_ref().map_or(0, |g| g.gradients(self.trace, at)),
+        )
+    }
+}
+
+impl Ledger {
+    /// Replays a trace on one device of `sharding`.
+    pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str, runtime: Bytes) -> Self {
+        let trace = &traced.trace;
+        let mut device = Device::new(traced, options, sharding, layers_name);
+        let mut phases = Vec::with_capacity(trace.marks.len());
+        let mut points = Vec::new();
+        for (i, mark) in trace.marks.iter().enumerate() {
+            let start = mark.memory as usize;
+            let end = trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
+            let mut phase = Phase {
+                name: mark.name.clone(),
+                peak_bytes: device.by_role.iter().sum(),
+                peak_by_role: device.by_role,
+                peak_op: None,
+                peak_event: start,
+                end_by_role: ByRole::default(),
+            };
+            for event in start..end {
+                let grew = device.apply(event);
+                let op = trace.memory[event].op;
+                let (weights, gradients) = device.communication(op as usize);
+                let live = device.by_role.iter().sum::<u64>() + weights + gradients;
+                points.push(Point { op, phase: i, bytes: live + runtime.get() });
+                if grew && live > phase.peak_bytes {
+                    phase.peak_bytes = live;
+                    phase.peak_by_role = device.by_role;
+                    phase.peak_by_role[Role::Communication as usize] += weights;
+                    phase.peak_by_role[Role::Gradient as usize] += gradients;
+                    phase.peak_op = Some(op as usize);
+                    phase.peak_event = event + 1;
+                }
+            }
+            phase.end_by_role = device.by_role;
+            phases.push(phase);
+        }
+        // The last optimizer step is the steady state; what came before made the states.
+        let last = phases.iter().rposition(|p| p.name.starts_with("zero")).unwrap_or(phases.len());
+        let first = phases[..last].iter().rposition(|p| p.name.starts_with("zero") || p.name == "init").map_or(0, |i| i + 1);
+        let peak_phase = (first..last.max(first + 1).min(phases.len())).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
+        let lines = lines(traced, options, sharding, layers_name, &phases[peak_phase], runtime);
+        Self {
+            peak_bytes: phases[peak_phase].peak_bytes + runtime.get(),
+            lines,
+            peak_phase,
+            phases,
+            timeline: thin(&points),
+        }
+    }
+
+    /// The phase of the peak.
+    pub fn peak(&self) -> &Phase {
+        &self.phases[self.peak_phase]
+    }
+
+    /// Sum of the lines of a bucket.
+    pub fn bucket(&self, bucket: &str) -> u64 {
+        self.lines.iter().filter(|l| l.bucket == bucket).map(|l| l.bytes).sum()
+    }
+}
+
+/// At most [`TIMELINE_POINTS`] of the points: the highest of each stretch.
+fn thin(points: &[Point]) -> Vec<Point> {
+    let step = points.len().div_ceil(TIMELINE_POINTS).max(1);
+    points.chunks(step).filter_map(|chunk| chunk.iter().max_by_key(|p| p.bytes).copied()).collect()
+}
+
+/// The lines of the ledger at the peak of `phase`.
+fn lines(
+    traced: &StepTrace,
+    options: &StepOptions,
+    sharding: Sharding,
+    layers_name: &str,
+    phase: &Phase,
+    runtime: Bytes,
+) -> Vec<Line> {
+    let trace = &traced.trace;
+    let mut device = Device::new(traced, options, sharding, layers_name);
+    for event in 0..phase.peak_event {
+        device.apply(event);
+    }
+    let mut groups: BTreeMap<(&'static str, String), (u64, u64)> = BTreeMap::new();
+    let mut add = |bucket, part: String, bytes: u64| {
+        let entry = groups.entry((bucket, part)).or_insert((0, 0));
+        entry.0 += bytes;
+        entry.1 += 1;
+    };
+    for (id, held) in device.now.iter().enumerate() {
+        let Some((role, bytes)) = *held else { continue };
+        if bytes == 0 {
+            continue;
+        }
+        let path = pattern(trace.module(trace.storages[id].module));
+        let (bucket, part) = place(role, &path, layers_name);
+        add(bucket, part, bytes);
+    }
+    let (weights, gradients) = phase.peak_op.map_or((0, 0), |op| device.communication(op));
+    for (bucket, part, bytes) in [
+        ("communication", "gathered_weights", weights),
+        ("gradients", "block_in_flight", gradients),
+        ("runtime", "", runtime.get()),
+    ] {
+        if bytes > 0 {
+            add(bucket, part.to_owned(), bytes);
+        }
+    }
+    let mut out: Vec<Line> = groups
+        .into_iter()
+        .map(|((bucket, part), (bytes, storages))| Line { bucket, part, bytes, storages })
+        .collect();
+    out.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id().cmp(&b.id())));
+    out
+}
+
+/// Bucket and part of a storage: by role, and by the module of a block it was made in. Logits and what the loss makes of
+/// them are a bucket of their own: they belong to no block and are often the largest.
+fn place(role: Role, path: &str, layers_name: &str) -> (&'static str, String) {
+    let mut parts = path.split('.').skip_while(|p| *p != layers_name).skip(2);
+    let in_block = path.split('.').any(|p| p == layers_name);
+    match role {
+        Role::Activation | Role::Temporary | Role::Recompute => {
+            if in_block {
+                (role.name(), parts.next().unwrap_or("residual").to_owned())
+            } else if path.is_empty() || !path.contains('.') && path != "model" && path != "transformer" {
+                ("logits_and_loss", String::new())
+            } else {
+                (role.name(), path.rsplit('.').next().unwrap_or(path).to_owned())
+            }
+        }
+        _ => (role.name(), String::new()),
+    }
+}
+
+/// The ledger of a model's training step.
+///
+/// # Errors
+/// As [`Model::trace`].
+pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, StepTrace), Diagnostics> {
+    let traced = model.trace(&request.options)?;
+    let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
+    Ok((ledger, traced))
+}
+
+/// The ledger as a report.
+///
+/// # Errors
+/// As [`Model::trace`].
+pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostics> {
+    let (ledger, traced) = ledger(model, request)?;
+    let peak = Bytes(ledger.peak_bytes);
+    let (answer, verdict) = match request.hardware {
+        Some(hardware) => {
+            let capacity = hardware.capacity();
+            let verdict = if peak <= capacity { Verdict::Answered } else { Verdict::No };
+            (phrase![peak, " of ", capacity], verdict)
+        }
+        None => (phrase![peak], Verdict::Answered),
+    };
+    let mut report = Report::new("ledger", answer);
+    report.verdict = verdict;
+    if let Some(hardware) = request.hardware {
+        report.headline.qualifiers.push(fit_words(peak, hardware.capacity()));
+    }
+    report.headline.qualifiers.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
+    report.blocks.push(table(model, request, &ledger).into());
+    report.inputs = inputs(model, request);
+    report.result = result(&ledger, &traced.trace, request);
+    report.warnings = model.warnings();
+    report.assumptions = model.assumptions();
+    report.assumptions.extend(step_assumptions(&request.options));
+    report.assumptions.extend(assumptions(request));
+    Ok(report)
+}
+
+/// `fits, 10.38 GiB free (13 %)`, or by how much it does not.
+pub fn fit_words(peak: Bytes, capacity: Bytes) -> Phrase {
+    if peak <= capacity {
+        let free = capacity.saturating_sub(peak);
+        phrase!["fits, ", free, " free (", Cell::RoundPercent((free / capacity * 100.0).round() / 100.0), ")"]
+    } else {
+        phrase!["does not fit: ", peak.saturating_sub(capacity), " too much"]
+    }
+}
+
+/// Where the peak is, in words: `backward of step 2, log_softmax_backward in the loss`.
+pub fn peak_words(ledger: &Ledger, trace: &Trace) -> String {
+    let phase = ledger.peak();
+    let stretch = match phase.name.get(..3) {
+        Some("fwd") => "forward",
+        Some("bwd") => "backward",
+        Some("opt") => "optimizer step",
+        _ => phase.name.as_str(),
+    };
+    match phase.peak_op.and_then(|i| trace.ops.get(i)) {
+        None => stretch.to_owned(),
+        Some(event) => {
+            let path = pattern(trace.module(event.module));
+            let place = if path.is_empty() { "the loss".to_owned() } else { path };
+            let place = if stretch == "optimizer step" { String::new() } else { format!(" in {place}") };
+            format!("{stretch}, {}{place}", event.op.name())
+        }
+    }
+}
+
+/// Lines grouped by bucket, biggest first, with a bar.
+fn table(model: &Model, request: &Request<'_>, ledger: &Ledger) -> Table {
+    let total = ledger.peak_bytes.max(1) as f64;
+    let mut buckets: BTreeMap<&'static str, Vec<&Line>> = BTreeMap::new();
+    for line in &ledger.lines {
+        buckets.entry(line.bucket).or_default().push(line);
+    }
+    let mut buckets: Vec<(&'static str, u64, Vec<&Line>)> =
+        buckets.into_iter().map(|(name, lines)| (name, lines.iter().map(|l| l.bytes).sum(), lines)).collect();
+    buckets.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let columns = [Column::left(""), Column::one_unit(""), Column::left(""), Column::right("")];
+    let mut table = Table::new("", columns);
+    for (name, bytes, lines) in buckets {
+        let share = bytes as f64 / total;
+        let row = Row::new([name.replace('_', " ").into(), Bytes(bytes).into(), Cell::Bar(share), Cell::Percent(share)]);
+        table.rows.push(row.note(bucket_note(name, bytes, model, request)));
+        if lines.len() > 1 && request.depth > 0 {
+            for line in lines {
+                table.rows.push(Row::new([line.part.replace('_', " ").into(), Bytes(line.bytes).into()]).indent(1));
+            }
+        }
+    }
+    table
+}
+
+fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -> Phrase {
+    let layers = model.spec.layers.len() as u64;
+    let sharding = request.sharding;
+    let divided = |yes: bool| if yes && sharding.dp > 1 { format!(", ÷ {}", sharding.dp) } else { String::new() };
+    let dtype = request.options.precision.param_dtype().name();
+    match bucket {
+        "activations" if layers > 0 => phrase![layers, " blocks × ", Bytes(bytes / layers)],
+        "optimizer_states" => {
+            phrase![format!("{}{}", request.options.optimizer.kind.name(), divided(sharding.zero >= 1))]
+        }
+        "gradients" => phrase![format!("{dtype}{}", divided(sharding.zero >= 2))],
+        "parameters" => phrase![format!("{dtype}{}", divided(sharding.zero >= 3))],
+        "communication" => phrase!["root, the block that runs and one fetched ahead"],
+        "runtime" => phrase![if request.runtime_given { "given" } else { "context and buffers (assumed)" }],
+        _ => Phrase::default(),
+    }
+}
+
+/// What was asked, for programs.
+pub fn inputs(model: &Model, request: &Request<'_>) -> Value {
+    Value::map()
+        .with("model", model.inputs())
+        .with("step", step_inputs(&request.options))
+        .with("layout", Value::map().with("zero", u64::from(request.sharding.zero)).with("dp", request.sharding.dp))
+        .with("hardware", request.hardware.map(|h| h.name.clone()))
+}
+
+/// What the ledger rests on.
+pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
+    let mut out = Vec::new();
+    if request.hardware.is_some() || request.runtime_given {
+        let from = if request.runtime_given { Origin::Given } else { Origin::Default };
+        out.push(
+            Assumption::new("runtime_bytes", "runtime", request.runtime, from)
+                .why("driver context and library buffers, outside of the program's allocations")
+                .flag("--runtime"),
+        );
+    }
+    out.push(
+        Assumption::new("allocator_waste", "allocator waste", Bytes(0), Origin::Default)
+            .why("bytes allocated are counted exactly; fragmentation of a caching allocator is not modelled"),
+    );
+    if request.options.precision == nn::step::Precision::Bf16Mixed && request.options.profile.is_hf() {
+        let lists = if request.options.autocast == tensor::CastLists::Cuda { "cuda" } else { "cpu" };
+        out.push(Assumption::new("autocast", "autocast op lists", lists, Origin::Default).flag("--autocast"));
+    }
+    out
+}
+
+/// The ledger, for programs.
+pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
+    let by_role = |roles: &ByRole| {
+        Value::Map(Role::ALL.iter().map(|r| (r.name().to_owned(), roles[*r as usize].into())).collect())
+    };
+    let op = |i: Option<usize>| i.and_then(|i| trace.ops.get(i)).map(|e| e.op.name());
+    let module = |i: Option<usize>| i.and_then(|i| trace.ops.get(i)).map(|e| trace.module(e.module).to_owned());
+    let lines = ledger.lines.iter().map(|l| Value::map().with("id", l.id()).with("bytes", l.bytes).with("storages", l.storages));
+    let shown = ledger.phases.iter().filter(|p| !p.name.starts_with("zero"));
+    let phases = shown.map(|p| {
+        Value::map()
+            .with("name", p.name.as_str())
+            .with("peak_bytes", p.peak_bytes)
+            .with("peak_op", op(p.peak_op))
+            .with("peak_module", module(p.peak_op))
+            .with("peak_by_role", by_role(&p.peak_by_role))
+            .with("end_bytes", p.end_by_role.iter().sum::<u64>())
+            .with("end_by_role", by_role(&p.end_by_role))
+    });
+    let timeline = ledger.timeline.iter().map(|p| {
+        Value::map().with("op", u64::from(p.op)).with("phase", ledger.phases[p.phase].name.as_str()).with("live_bytes", p.bytes)
+    });
+    let capacity = request.hardware.map(Hardware::capacity);
+    Value::map()
+        .with("fits", capacity.map(|c| Bytes(ledger.peak_bytes) <= c))
+        .with("peak_bytes", ledger.peak_bytes)
+        .with("peak_at", peak_words(ledger, trace))
+        .with("peak_phase", ledger.peak().name.as_str())
+        .with("capacity_bytes", capacity)
+        .with("lines", Value::List(lines.collect()))
+        .with("phases", Value::List(phases.collect()))
+        .with("timeline", Value::List(timeline.collect()))
+}

@@ -1,0 +1,118 @@
+//! What each of `dp` devices holds when states, gradients or parameters are sharded over them (ZeRO 0 to 3).
+
+use nn::step::{ParamInfo, StepOptions};
+use tensor::{Phase, Role, Trace};
+
+/// A ZeRO stage over data-parallel devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharding {
+    /// 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters.
+    pub zero: u8,
+    /// Devices.
+    pub dp: u64,
+}
+
+impl Default for Sharding {
+    fn default() -> Self {
+        Self { zero: 0, dp: 1 }
+    }
+}
+
+impl Sharding {
+    /// Bytes of a storage on one device, given who holds it and in which phase it was made.
+    pub fn bytes(self, bytes: u64, role: Role, born: Phase) -> u64 {
+        if self.dp > 1 && self.divides(role, born) { bytes.div_ceil(self.dp) } else { bytes }
+    }
+
+    fn divides(self, role: Role, born: Phase) -> bool {
+        match role {
+            Role::OptimizerState => self.zero >= 1,
+            // Temporaries of the update are as large as the shard that is updated.
+            Role::Temporary => self.zero >= 1 && born == Phase::Optimizer,
+            Role::Gradient => self.zero >= 2,
+            Role::Parameter => self.zero >= 3,
+            _ => false,
+        }
+    }
+
+    /// Whether copies of weights in the compute dtype exist only while they are gathered.
+    pub fn gathers(self) -> bool {
+        self.zero >= 3 && self.dp > 1
+    }
+}
+
+/// Weights that are gathered around an op: the root (embedding, final norm, head), the block it runs in, and the block
+/// that is fetched ahead.
+pub struct Gathered {
+    /// Block number of each module of the trace; `None` is the root.
+    block: Vec<Option<usize>>,
+    root: u64,
+    blocks: Vec<u64>,
+    gradients: Vec<u64>,
+}
+
+impl Gathered {
+    /// Units of a traced model: each block is one, everything else the root.
+    pub fn new(trace: &Trace, params: &[ParamInfo], options: &StepOptions, layers_name: &str) -> Self {
+        let unit = options.precision.matmul_dtype().size_in_bytes();
+        let grad = options.precision.param_dtype().size_in_bytes();
+        let number = |path: &str| -> Option<usize> {
+            let mut parts = path.split('.').skip_while(|p| *p != layers_name);
+            parts.next()?;
+            parts.next()?.parse().ok()
+        };
+        let (mut root, mut blocks) = (0u64, Vec::new());
+        for p in params {
+            match number(&p.name) {
+                None => root += p.elements * unit,
+                Some(i) => {
+                    if blocks.len() <= i {
+                        blocks.resize(i + 1, 0u64);
+                    }
+                    blocks[i] += p.elements;
+                }
+            }
+        }
+        Self {
+            block: trace.modules.iter().map(|m| number(m)).collect(),
+            root,
+            gradients: blocks.iter().map(|n| n * grad).collect(),
+            blocks: blocks.into_iter().map(|n| n * unit).collect(),
+        }
+    }
+
+    /// Bytes gathered while op `at` runs.
+    pub fn weights(&self, trace: &Trace, at: usize) -> u64 {
+        let Some(event) = trace.ops.get(at) else { return 0 };
+        let of = |i: Option<usize>| i.and_then(|i| self.blocks.get(i)).copied().unwrap_or(0);
+        let here = self.block[event.module.0 as usize];
+        match event.phase {
+            Phase::Init | Phase::Optimizer | Phase::Communication => 0,
+            Phase::Forward => {
+                let ahead = here.map_or_else(|| if self.after_blocks(trace, at) { self.blocks.len().checked_sub(1) } else { Some(0) }, |i| Some(i + 1));
+                self.root + of(here) + of(ahead)
+            }
+            Phase::Backward | Phase::Recompute => {
+                let ahead = match here {
+                    Some(i) => i.checked_sub(1),
+                    None => self.blocks.len().checked_sub(1),
+                };
+                self.root + of(here) + of(ahead)
+            }
+        }
+    }
+
+    /// Bytes of the unsharded gradients of the block that op `at` runs in: they are reduced when the block is done.
+    pub fn gradients(&self, trace: &Trace, at: usize) -> u64 {
+        let Some(event) = trace.ops.get(at) else { return 0 };
+        if !matches!(event.phase, Phase::Backward | Phase::Recompute) {
+            return 0;
+        }
+        self.block[event.module.0 as usize].and_then(|i| self.gradients.get(i)).copied().unwrap_or(0)
+    }
+
+    /// Whether a root op of the forward pass comes after the blocks (norm, head, loss) and not before (embedding).
+    fn after_blocks(&self, trace: &Trace, at: usize) -> bool {
+        trace.ops[..at].iter().rev().take_while(|e| e.phase == Phase::Forward).any(|e| self.block[e.module.0 as usize].is_some())
+    }
+}
