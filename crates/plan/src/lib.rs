@@ -22,6 +22,7 @@ pub mod ledger;
 pub mod model;
 pub mod nearest;
 pub mod params;
+pub mod presets;
 pub mod report;
 pub mod scaling;
 pub mod sharding;
