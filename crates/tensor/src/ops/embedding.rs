@@ -7,23 +7,28 @@ use crate::kernel::{Data, Num};
 use crate::layout::Dims;
 use crate::meter::Cost;
 use crate::ops::gather::{check_index_dtype, row};
+use crate::runtime::Accumulate;
 use crate::tensor::{Spec, Tensor};
 use smallvec::smallvec;
 
 /// Inputs: table `v rest..` and indices of any shape. Output: `indices.. rest..`. No arithmetic.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Embedding;
+pub struct Embedding {
+    /// Whether the reference writes it as indexing (`table[indices]`): its gradient is then added to zeros like any other
+    /// gradient ([`crate::runtime::Accumulate`]), where that of an embedding comes from one kernel.
+    pub indexed: bool,
+}
 
 impl Rule for Embedding {
     fn name(&self) -> &'static str {
-        "embedding"
+        if self.indexed { "index" } else { "embedding" }
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
         let (table, indices) = (&inputs[0], &inputs[1]);
-        check_index_dtype("embedding", indices)?;
+        check_index_dtype(self.name(), indices)?;
         if table.shape().is_empty() {
-            return Err(Error::Rank { op: "embedding", expected: 2, shape: table.shape().into() });
+            return Err(Error::Rank { op: self.name(), expected: 2, shape: table.shape().into() });
         }
         let shape: Dims = indices.shape().iter().chain(&table.shape()[1..]).copied().collect();
         one_fresh(&shape, table.dtype)
@@ -39,7 +44,7 @@ impl Rule for Embedding {
         let (table, out) = (inputs[0].num(), outputs[0].num_mut());
         let width: usize = table.shape[1..].iter().product();
         for (i, &value) in inputs[1].ints().iter().enumerate() {
-            let from = row("embedding", value, table.shape[0])? * width;
+            let from = row(self.name(), value, table.shape[0])? * width;
             out.data[i * width..(i + 1) * width].copy_from_slice(&table.data[from..from + width]);
         }
         Ok(())
@@ -54,7 +59,20 @@ impl Rule for Embedding {
     }
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
-        let op = EmbeddingBackward { rows: back.spec(0).shape()[0] };
+        let rows = back.spec(0).shape()[0];
+        if self.indexed {
+            let (grad, indices) = (back.grad()?, back.input(1)?);
+            let count = indices.elements();
+            let shape: Dims = std::iter::once(&count).chain(&back.spec(0).shape()[1..]).copied().collect();
+            let (grad, indices) = (grad.reshape(&shape)?, indices.reshape(&[count])?);
+            let zeros = back.zeros_like_input(0)?;
+            let sum = match zeros.runtime().accumulate() {
+                Accumulate::OutOfPlace => zeros.index_add(&indices, &grad)?,
+                Accumulate::InPlace => zeros.index_add_(&indices, &grad)?,
+            };
+            return Ok(smallvec![Some(sum), None]);
+        }
+        let op = EmbeddingBackward { rows };
         let grad = Tensor::op(Op::EmbeddingBackward(op), &[back.grad()?, back.input(1)?])?;
         Ok(smallvec![Some(grad), None])
     }
@@ -123,6 +141,17 @@ impl Tensor {
     /// # Errors
     /// [`Error::Index`] on a value outside of the table.
     pub fn embedding(&self, indices: &Self) -> Result<Self> {
-        Self::op(Op::Embedding(Embedding), &[self, indices])
+        Self::op(Op::Embedding(Embedding { indexed: false }), &[self, indices])
+    }
+
+    /// [`Tensor::embedding`] as the reference framework indexes: the gradient is added to zeros.
+    ///
+    /// # Shapes
+    /// self `n rest..`, `indices..` -> `indices.. rest..`
+    ///
+    /// # Errors
+    /// [`Error::Index`] on a value outside of the rows.
+    pub fn index(&self, indices: &Self) -> Result<Self> {
+        Self::op(Op::Embedding(Embedding { indexed: true }), &[self, indices])
     }
 }

@@ -76,9 +76,7 @@ impl Rule for Extremum {
             grad = grad.unsqueeze(self.dim as isize)?;
             indices = indices.unsqueeze(self.dim as isize)?;
         }
-        let zeros = back.zeros_like_input(0)?;
-        zeros.scatter_(self.dim as isize, &indices, &grad)?;
-        Ok(smallvec![Some(zeros)])
+        Ok(smallvec![Some(back.scattered(self.dim, &indices, &grad, false)?)])
     }
 }
 

@@ -100,9 +100,7 @@ impl Rule for Gather {
     }
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
-        let zeros = back.zeros_like_input(0)?;
-        zeros.scatter_add_(self.dim as isize, back.input(1)?, back.grad()?)?;
-        Ok(smallvec![Some(zeros), None])
+        Ok(smallvec![Some(back.scattered(self.dim, back.input(1)?, back.grad()?, true)?), None])
     }
 }
 

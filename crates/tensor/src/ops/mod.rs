@@ -219,6 +219,8 @@ ops! {
     binary { Binary }
     /// A tensor and a number.
     scalar { Scalar }
+    /// Between two numbers.
+    clamp { Clamp }
     /// Gaussian error linear unit.
     gelu { Gelu, GeluBackward }
     /// `x σ(x)`.

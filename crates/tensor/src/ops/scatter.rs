@@ -8,6 +8,7 @@ use crate::kernel::{Data, Num};
 use crate::layout::Dims;
 use crate::meter::Cost;
 use crate::ops::gather::{check_index_dtype, check_index_shape, for_each_indexed};
+use crate::runtime::Accumulate;
 use crate::tensor::{Spec, Tensor};
 use smallvec::smallvec;
 
@@ -96,6 +97,16 @@ impl Rule for Scatter {
         };
         let source = if back.wants(2) { Some(grad.gather(dim, back.input(1)?)?) } else { None };
         Ok(smallvec![dx, None, source])
+    }
+}
+
+impl Back<'_> {
+    /// The gradient of output 0 among zeros shaped like input 0: written (or added) to where `index` says, in place or
+    /// not as gradients are accumulated.
+    pub(crate) fn scattered(&self, dim: usize, index: &Tensor, grad: &Tensor, add: bool) -> Result<Tensor> {
+        let zeros = self.zeros_like_input(0)?;
+        let in_place = zeros.runtime().accumulate() == Accumulate::InPlace;
+        zeros.scatter_op(dim as isize, index, grad, add, in_place)
     }
 }
 

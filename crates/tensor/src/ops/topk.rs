@@ -76,9 +76,7 @@ impl Rule for TopK {
     }
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
-        let zeros = back.zeros_like_input(0)?;
-        zeros.scatter_(self.dim as isize, back.output(1)?, back.grad()?)?;
-        Ok(smallvec![Some(zeros)])
+        Ok(smallvec![Some(back.scattered(self.dim, back.output(1)?, back.grad()?, false)?)])
     }
 }
 

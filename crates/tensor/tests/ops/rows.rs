@@ -189,6 +189,10 @@ fn elementwise() -> Vec<Row> {
             let (mask, x, y) = (g.mask(&[2, 3])?, g.data(&[2, 3])?, g.float(&[])?);
             Ok(vec![mask.where_cond(&x, &y)?])
         }),
+        row("clamp", |g| {
+            let x = g.float(&[4, 5])?;
+            Ok(vec![x.clamp(-0.7, 0.9)?, x.clamp(f64::NEG_INFINITY, 0.4)?, x.clamp(0.1, f64::INFINITY)?])
+        }),
         row("masked_fill", |g| {
             let (x, mask) = (g.float(&[3, 2])?, g.mask(&[2, 3, 1])?);
             Ok(vec![x.masked_fill(&mask, -3.0)?])
@@ -265,6 +269,14 @@ fn by_index() -> Vec<Row> {
         row("embedding by one i32", |g| {
             let (table, indices) = (g.float(&[4, 2])?, g.ints(&[], 4, DType::I32)?);
             Ok(vec![table.embedding(&indices)?])
+        }),
+        row("index", |g| {
+            let (table, indices) = (g.float(&[5, 3])?, g.index(&[2, 4], 5)?);
+            Ok(vec![table.index(&indices)?])
+        }),
+        row("index of a vector", |g| {
+            let (table, indices) = (g.float(&[5])?, g.index(&[7], 5)?);
+            Ok(vec![table.index(&indices)?])
         }),
         row("embedding of integers", |g| {
             let (table, indices) = (g.index(&[4, 2], 9)?, g.index(&[3], 4)?);
