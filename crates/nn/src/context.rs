@@ -110,7 +110,7 @@ pub struct Forward {
 }
 
 /// Tables that are made once in a forward pass.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Tables {
     rotary: BTreeMap<(u8, u64), (Tensor, Tensor)>,
     masks: BTreeMap<(u64, u64), Tensor>,
@@ -129,6 +129,13 @@ impl Forward {
             compute: None,
             tables: std::rc::Rc::default(),
         }
+    }
+
+    /// The same pass with a hold of its own on the tables made so far: what a checkpointed region keeps until it runs again.
+    #[must_use]
+    pub fn held(&self) -> Self {
+        let tables = self.tables.borrow().clone();
+        Self { tables: std::rc::Rc::new(RefCell::new(tables)), ..self.clone() }
     }
 
     /// The weight in the precision the module computes in.

@@ -1,7 +1,7 @@
 //! A whole decoder-only language model.
 
 use crate::context::{Forward, Recompute};
-use crate::modules::{Block, Linear, Norm};
+use crate::modules::{Block, Linear, Norm, hf};
 use crate::param::{Builder, Init, Param, ParamKind};
 use crate::spec::{LinearSpec, ModelSpec};
 use std::rc::Rc;
@@ -125,11 +125,14 @@ impl Model {
     pub fn body(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
         let body = f.runtime.scope(self.spec.names.body);
         let mut x = self.embed(f, tokens)?;
+        if f.profile.is_hf() {
+            hf::prepare(f, &self.spec.layers, x.dtype())?;
+        }
         for (i, block) in self.blocks.iter().enumerate() {
             let _list = f.runtime.scope(self.spec.names.layers);
             let _scope = f.runtime.scope(i.to_string());
             x = if f.recompute == Recompute::Full {
-                let (block, forward) = (block.clone(), f.clone());
+                let (block, forward) = (block.clone(), f.held());
                 let region = move |t: &[Tensor]| Ok(std::iter::once(block.forward(&forward, t[0].clone())?).collect());
                 checkpoint(&[&x], region)?.remove(0)
             } else {

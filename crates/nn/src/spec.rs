@@ -227,6 +227,8 @@ pub struct AttentionSpec {
     pub out: LinearSpec,
     /// Norms on queries and keys.
     pub qk_norm: QkNorm,
+    /// When they run.
+    pub qk_norm_place: QkNormPlace,
     /// Rotary position embedding.
     pub rotary: Option<RotarySpec>,
     /// Linear position biases.
@@ -331,6 +333,18 @@ pub enum QkNorm {
     EveryHead(NormSpec),
 }
 
+/// When the norms on queries and keys run: decides what lives meanwhile, not values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum QkNormPlace {
+    /// Each right after its own projection, heads still behind positions (Qwen 3, OLMo 2).
+    #[default]
+    Projection,
+    /// After all three projections, heads still behind positions (Cohere).
+    Positions,
+    /// After all three projections, on `b heads s d` (Gemma 3, EXAONE 4).
+    Heads,
+}
+
 /// Rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotarySpec {
@@ -342,6 +356,36 @@ pub struct RotarySpec {
     pub interleaved: bool,
     /// Which table it uses: layers with equal numbers share one.
     pub table: u8,
+    /// How the reference treats what is not rotated.
+    pub join: RotaryJoin,
+    /// In which precision the reference rotates.
+    pub precision: RotaryPrecision,
+    /// The reference makes its tables in halves and turns them into neighbours in every layer (GLM).
+    pub widened: bool,
+}
+
+/// How rotated and unrotated channels of a head are joined again: decides copies, not values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RotaryJoin {
+    /// Copied together only where something stays unrotated.
+    #[default]
+    IfAny,
+    /// Always copied together, queries before keys are rotated (Phi-3).
+    Each,
+    /// Always copied together, once both are rotated (GLM, Nemotron).
+    Last,
+}
+
+/// Precision of rotation where the residual stream is narrower than f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RotaryPrecision {
+    /// That of the residual stream.
+    #[default]
+    Stream,
+    /// Tables stay in f32 and raise the products (OLMo).
+    WideTables,
+    /// Queries and keys are raised to f32 first (Cohere).
+    WideOperands,
 }
 
 /// The feed-forward part.

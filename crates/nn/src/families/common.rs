@@ -2,9 +2,10 @@
 
 use crate::config::{Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, LinearSpec, MlpInput, MlpSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
-    RotarySpec,
+    Activation, AttentionSpec, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
+    QkNormPlace, RotaryJoin, RotaryPrecision, RotarySpec,
 };
+use std::rc::Rc;
 
 /// Widths and counts under their usual keys.
 pub struct Sizes {
@@ -24,21 +25,106 @@ pub struct Sizes {
 
 /// Reads the usual sizes and checks how they fit together.
 pub fn sizes(r: &mut Reader<'_>) -> Sizes {
-    let h = r.size("hidden_size");
-    let l = r.size("num_hidden_layers");
-    let a = r.size("num_attention_heads");
-    let k = r.size_or("num_key_value_heads", a, "equal to num_attention_heads");
+    sizes_or(r, None, None)
+}
+
+/// The usual sizes, with the key/value heads and the head size this family has where the file names none.
+pub fn sizes_or(r: &mut Reader<'_>, k: Option<u64>, d: Option<u64>) -> Sizes {
+    let (h, l, a) = (r.size("hidden_size"), r.size("num_hidden_layers"), r.size("num_attention_heads"));
+    let v = r.size("vocab_size");
+    heads(r, &Given { h, l, a, v, k, d })
+}
+
+/// What is known before the heads are.
+pub struct Given {
+    /// `hidden_size`
+    pub h: u64,
+    /// `num_hidden_layers`
+    pub l: u64,
+    /// `num_attention_heads`
+    pub a: u64,
+    /// `vocab_size`
+    pub v: u64,
+    /// Key/value heads where the key is absent; `None`: as many as query heads.
+    pub k: Option<u64>,
+    /// Head size where the key is absent; `None`: `hidden_size / num_attention_heads`.
+    pub d: Option<u64>,
+}
+
+/// Reads key/value heads and head size, and checks how the sizes fit together.
+pub fn heads(r: &mut Reader<'_>, given: &Given) -> Sizes {
+    let &Given { h, l, a, v, .. } = given;
+    let k = match given.k {
+        Some(k) if !is_null(r, "num_key_value_heads") => r.size_or("num_key_value_heads", k, FAMILY),
+        _ => r.size_or("num_key_value_heads", a, "equal to num_attention_heads"),
+    };
     let query = Part::new("num_attention_heads", a, "query heads");
     r.require_divides(
         query,
         Part::new("num_key_value_heads", k, "key/value heads"),
         "each key/value head serves an equal number of query heads",
     );
-    let d = head_dim(r, h, a);
-    let v = r.size("vocab_size");
+    let d = match given.d {
+        Some(d) => r.size_or("head_dim", d, FAMILY),
+        None => head_dim(r, h, a),
+    };
     r.check_product("the embedding table", &[("vocab_size", v), ("hidden_size", h)]);
     r.check_product("the query projection", &[("hidden_size", h), ("num_attention_heads", a), ("head_dim", d)]);
     Sizes { h, l, a, k, d, v }
+}
+
+/// Why a value is assumed that transformers' configuration class fills in.
+pub const FAMILY: &str = "the default of the family";
+
+/// The same, for values no cost depends on.
+pub const FREE: &str = "the default of the family; changes no cost";
+
+/// Whether the key is there and `null`, which for some keys means "none" where absence means a default.
+pub fn is_null(r: &Reader<'_>, key: &str) -> bool {
+    r.config().find(key).is_some_and(|found| found.value.is_null())
+}
+
+/// `sliding_window`: `null` and 0 are none, absence is `default`.
+pub fn window(r: &mut Reader<'_>, default: Option<u64>) -> Option<u64> {
+    let window = match default {
+        Some(default) if !is_null(r, "sliding_window") => Some(r.count_or("sliding_window", default, FAMILY)),
+        _ => r.opt_count("sliding_window"),
+    };
+    window.filter(|&w| w > 0)
+}
+
+/// A number that `null` turns off and whose absence means `default`.
+pub fn float_or_off(r: &mut Reader<'_>, key: &str, default: f64) -> Option<f64> {
+    if is_null(r, key) { r.opt_float(key) } else { Some(r.float_or(key, default, FAMILY)) }
+}
+
+/// Which layers slide: by `layer_types`, or by the family's pattern where that is absent.
+pub fn sliding(r: &mut Reader<'_>, l: u64, pattern: impl Fn(u64) -> bool) -> Vec<bool> {
+    let Some(types) = r.texts("layer_types") else { return (0..l).map(pattern).collect() };
+    r.require_len("layer_types", types.len(), "num_hidden_layers", l);
+    if let Some(other) = types.iter().find(|t| !matches!(t.as_str(), "full_attention" | "sliding_attention")) {
+        r.reject(
+            "layer_types",
+            format!("`layer_types` has \"{other}\", which this family does not have"),
+            "what such a layer costs cannot be said",
+            "known: full_attention, sliding_attention",
+        );
+    }
+    let slides = |i: u64| types.get(i as usize).is_some_and(|t| t == "sliding_attention");
+    (0..l).map(slides).collect()
+}
+
+/// Layers of two kinds, each kind described once.
+pub fn alternate(slides: &[bool], full: LayerSpec, sliding: LayerSpec) -> Vec<Rc<LayerSpec>> {
+    let (full, sliding) = (Rc::new(full), Rc::new(sliding));
+    slides.iter().map(|&s| if s { sliding.clone() } else { full.clone() }).collect()
+}
+
+/// `intermediate_size`
+pub fn intermediate_size(r: &mut Reader<'_>, s: &Sizes) -> u64 {
+    let f = r.size("intermediate_size");
+    r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);
+    f
 }
 
 /// `head_dim`, or `hidden_size / num_attention_heads` where it is absent or null.
@@ -78,9 +164,34 @@ pub fn rope_theta(r: &mut Reader<'_>, default: f64) -> f64 {
     r.float_or("rope_theta", default, "the default of the family; changes no cost")
 }
 
+/// Width of the rotated part of a head: `partial_rotary_factor` of it.
+pub fn rotary_dim(r: &mut Reader<'_>, d: u64, default: f64) -> u64 {
+    let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"];
+    let factor = r.float_or(names, default, FAMILY);
+    let dim = (d as f64 * factor) as u64;
+    if factor <= 0.0 || dim < 2 || dim > d {
+        r.reject(
+            "partial_rotary_factor",
+            format!("`partial_rotary_factor` is {factor}, which rotates {dim} of {d} channels"),
+            "a head rotates at least one pair of channels and at most all",
+            "--set partial_rotary_factor=1",
+        );
+        return d;
+    }
+    dim
+}
+
 /// Rotary embedding over `dim` channels in halves.
 pub fn rotary(dim: u64, theta: f64) -> RotarySpec {
-    RotarySpec { dim, theta, interleaved: false, table: 0 }
+    RotarySpec {
+        dim,
+        theta,
+        interleaved: false,
+        table: 0,
+        join: RotaryJoin::default(),
+        precision: RotaryPrecision::default(),
+        widened: false,
+    }
 }
 
 /// Attention with three projections and nothing special; families change what they need.
@@ -97,6 +208,7 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         value_dim: s.d,
         out: LinearSpec::new("o_proj", out_bias),
         qk_norm: QkNorm::None,
+        qk_norm_place: QkNormPlace::default(),
         rotary: None,
         alibi: false,
         scale: 1.0 / (s.d as f64).sqrt(),
@@ -118,4 +230,48 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
         input: MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
         down: LinearSpec::new("down_proj", bias),
     }
+}
+
+/// Norms before both branches, under Llama's names.
+pub fn pre_norm(norm: &NormSpec) -> BlockForm {
+    BlockForm::Sequential { n1: named("input_layernorm", norm), n2: named("post_attention_layernorm", norm) }
+}
+
+/// Norms after both branches, under OLMo 2's names.
+pub fn post_norm(norm: &NormSpec) -> BlockForm {
+    BlockForm::PostBranch { m1: named("post_attention_layernorm", norm), m2: named("post_feedforward_layernorm", norm) }
+}
+
+/// A dense block under Llama's names.
+pub fn block(attention: AttentionSpec, mlp: MlpSpec, form: BlockForm) -> LayerSpec {
+    LayerSpec {
+        attention,
+        feed_forward: FeedForwardSpec::Mlp(mlp),
+        form,
+        names: LayerNames::default(),
+        residual_scale: None,
+        dropout: 0.0,
+    }
+}
+
+/// A model under Llama's names.
+pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: NormSpec, tied: bool) -> ModelSpec {
+    ModelSpec {
+        family: String::new(),
+        hidden_size: s.h,
+        vocab_size: s.v,
+        embedding: EmbeddingSpec::default(),
+        layers,
+        final_norm: Some(norm),
+        head: HeadSpec { tied, ..HeadSpec::default() },
+        names: ModelNames::default(),
+        max_positions: r.opt_size("max_position_embeddings"),
+        has_sdpa: true,
+        not_modelled: Vec::new(),
+    }
+}
+
+/// `num_hidden_layers` equal layers.
+pub fn equal(s: &Sizes, layer: LayerSpec) -> Vec<Rc<LayerSpec>> {
+    vec![Rc::new(layer); s.l as usize]
 }

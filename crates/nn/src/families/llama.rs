@@ -1,4 +1,4 @@
-//! Llama 1 to 3.3 and everything that declares itself Llama; Mistral differs by its window.
+//! Llama 1 to 3.3 and everything that declares itself Llama.
 
 use super::common::{activation, attention, gated_mlp, named, rms, rope_theta, rotary, sizes};
 use crate::config::Reader;
@@ -15,13 +15,11 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mlp_bias = r.flag("mlp_bias", false);
     let tied = r.flag("tie_word_embeddings", false);
     let theta = rope_theta(r, 10_000.0);
-    let window = r.opt_count("sliding_window").filter(|&w| w > 0);
     let max_positions = r.opt_size("max_position_embeddings");
     r.known(&["pretraining_tp"]);
 
     let mut attention = attention(&s, attention_bias, attention_bias);
     attention.rotary = Some(rotary(s.d, theta));
-    attention.window = window;
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
     let layer = Rc::new(LayerSpec {
         attention,

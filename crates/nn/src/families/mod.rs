@@ -2,9 +2,24 @@
 //!
 //! To add one, write the file and name it in [`FAMILIES`].
 
+mod cohere;
 mod common;
+mod exaone4;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod glm;
 mod gpt2;
+mod granite;
 mod llama;
+mod mistral;
+mod nemotron;
+mod olmo;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod smollm3;
 
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
 use crate::spec::ModelSpec;
@@ -14,7 +29,28 @@ use units::{Diagnostic, Diagnostics};
 type Read = fn(&mut Reader<'_>) -> ModelSpec;
 
 /// `model_type` and its reader.
-pub const FAMILIES: &[(&str, Read)] = &[("gpt2", gpt2::read), ("llama", llama::read), ("mistral", llama::read)];
+pub const FAMILIES: &[(&str, Read)] = &[
+    ("cohere", cohere::read),
+    ("exaone4", exaone4::read),
+    ("gemma", gemma::read),
+    ("gemma2", gemma2::read),
+    ("gemma3", gemma3::read),
+    ("gemma3_text", gemma3::read),
+    ("glm", glm::read),
+    ("glm4", glm::read_glm4),
+    ("gpt2", gpt2::read),
+    ("granite", granite::read),
+    ("llama", llama::read),
+    ("mistral", mistral::read),
+    ("nemotron", nemotron::read),
+    ("olmo", olmo::read),
+    ("olmo2", olmo2::read),
+    ("olmo3", olmo2::read_olmo3),
+    ("phi3", phi3::read),
+    ("qwen2", qwen2::read),
+    ("qwen3", qwen3::read),
+    ("smollm3", smollm3::read),
+];
 
 /// Names of all families, in order.
 pub fn names() -> Vec<&'static str> {

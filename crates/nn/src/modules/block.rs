@@ -68,18 +68,19 @@ impl Block {
         self.branch(f, out)
     }
 
-    /// Dropout and scale on a branch before it joins the residual stream.
-    fn branch(&self, f: &Forward, mut out: Tensor) -> Result<Tensor> {
-        if f.training && self.spec.dropout > 0.0 {
-            out = if f.profile.is_hf() {
-                out.dropout_composed(self.spec.dropout)?
-            } else {
-                out.dropout(self.spec.dropout)?
-            };
+    /// Dropout on a branch.
+    fn branch(&self, f: &Forward, out: Tensor) -> Result<Tensor> {
+        if !f.training || self.spec.dropout <= 0.0 {
+            return Ok(out);
         }
+        if f.profile.is_hf() { out.dropout_composed(self.spec.dropout) } else { out.dropout(self.spec.dropout) }
+    }
+
+    /// `x + branch`, scaled first where the family does so.
+    fn join(&self, x: &Tensor, branch: &Tensor) -> Result<Tensor> {
         match self.spec.residual_scale {
-            Some(scale) => out.mul_scalar(scale),
-            None => Ok(out),
+            Some(scale) => x.add(&branch.mul_scalar(scale)?),
+            None => x.add(branch),
         }
     }
 
@@ -90,11 +91,11 @@ impl Block {
             BlockForm::Sequential { .. } => {
                 let x = {
                     let inner = norm(0, &x)?;
-                    x.add(&self.attend(f, &inner)?)?
+                    self.join(&x, &self.attend(f, &inner)?)?
                 };
                 let inner = norm(1, &x)?;
                 let inner = self.feed(f, &inner)?;
-                x.add(&inner)
+                self.join(&x, &inner)
             }
             BlockForm::Sandwich { .. } => {
                 let x = {

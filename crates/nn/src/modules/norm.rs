@@ -75,11 +75,14 @@ impl Norm {
                 x.layer_norm(Some(&weight()?.add_scalar(1.0)?), self.bias.as_ref(), self.eps)
             }
             NormKind::LayerNormUpcast => {
-                let x = x.to_dtype(DType::F32)?;
-                let mean = x.mean(&[-1], true)?;
-                let variance = x.sub(&mean)?.pow_scalar(2.0)?.mean(&[-1], true)?;
-                let x = x.sub(&mean)?.mul(&variance.add_scalar(self.eps)?.rsqrt()?)?;
-                weight()?.to_dtype(DType::F32)?.mul(&x)?.to_dtype(dtype)
+                let wide = x.to_dtype(DType::F32)?;
+                let mean = wide.mean(&[-1], true)?;
+                let variance = wide.sub(&mean)?.pow_scalar(2.0)?.mean(&[-1], true)?;
+                let normal = wide.sub(&mean)?.mul(&variance.add_scalar(self.eps)?.rsqrt()?)?;
+                drop(wide);
+                let scaled = weight()?.to_dtype(DType::F32)?.mul(&normal)?;
+                drop(normal);
+                scaled.to_dtype(dtype)
             }
             NormKind::Rms => weight()?.mul(&self.normalised(x)?.to_dtype(dtype)?),
             NormKind::RmsWeightInF32 => weight()?.mul(&self.normalised(x)?)?.to_dtype(dtype),

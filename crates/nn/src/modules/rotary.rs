@@ -1,6 +1,7 @@
 //! Rotary position embedding.
 
-use super::hf;
+pub mod hf;
+
 use crate::context::Forward;
 use crate::spec::RotarySpec;
 use tensor::ops::rope::RopeStyle;
