@@ -16,10 +16,12 @@ const IGNORED: f64 = -100.0;
 /// logits `b s v`, labels `b s` (integers) -> scalar
 pub fn next_token_loss(f: &Forward, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (b, s, v) = (logits.size(0), logits.size(1), logits.size(2));
-    let targets = f.runtime.no_grad(|| {
+    // The padded labels live as long as the targets cut from them.
+    let padded = f.runtime.no_grad(|| {
         let end = f.runtime.full(&[b, 1], IGNORED, DType::I64)?;
-        Tensor::cat(&[&labels.narrow(1, 1, s - 1)?, &end], 1)?.view(&[b * s])
+        Tensor::cat(&[labels, &end], 1)
     })?;
+    let targets = f.runtime.no_grad(|| padded.narrow(1, 1, s)?.contiguous()?.view(&[b * s]))?;
     if f.profile.is_hf() {
         let wide = logits.to_dtype(DType::F32)?.view(&[b * s, v])?;
         return wide.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean);

@@ -211,10 +211,11 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
             let mut f = Forward::new(rt, options.profile, options.recompute, b, s);
             f.training = options.dropout;
             let forward = |f: &Forward| -> Result<tensor::Tensor> {
-                let logits = model.forward(f, &tokens)?;
+                let hidden = model.body(f, &tokens)?;
+                let logits = model.logits(f, &hidden)?;
                 let loss = next_token_loss(f, &logits, &labels)?;
-                // The logits live until the forward pass is over, as part of the model's output.
-                drop(logits);
+                // Both live until the forward pass is over, as parts of the model's output.
+                drop((hidden, logits));
                 Ok(loss)
             };
             let loss = match (options.precision, options.profile) {
