@@ -12,9 +12,11 @@
 
 mod args;
 mod commands;
+mod config;
 mod model;
 mod output;
 mod parse;
+mod step;
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
@@ -73,7 +75,7 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
         return output::print(&completions.script()).map(|()| Verdict::Answered);
     }
     let sink = output::Sink::new(&cli.output)?;
-    let mut report = cli.command.report()?;
+    let mut report = cli.command.report(cli.output.depth)?;
     report.command = parse::command_line(arguments);
     sink.write(&report)
 }
@@ -84,7 +86,8 @@ fn usage(error: &clap::Error) -> Diagnostics {
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
     // clap's own advice follows its message.
     let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
-    let advice = rest.lines().map(str::trim).filter(|line| !line.is_empty());
+    let advice = rest.lines().map(str::trim);
+    let advice = advice.filter(|line| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more"));
     let problem = advice
         .fold(Diagnostic::error("", message), |problem, line| problem.help(line.strip_prefix("tip: ").unwrap_or(line)));
     problem.into()

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use plan::fleet::Fleet;
-use plan::hardware::{self, Precision};
+use plan::hardware::{self, Hardware, Precision};
 use units::{Diagnostic, Diagnostics, FlopPerSecond, Flops, Seconds};
 
 use crate::args::FleetArgs;
@@ -78,6 +78,14 @@ impl Reader {
         }
     }
 
+    /// The device and how many there are, where a device may be left out.
+    pub fn device(&mut self, args: &FleetArgs) -> (Option<Hardware>, u64) {
+        let found = args.hw.as_deref().map(hardware::find);
+        let hardware = found.and_then(|found| self.take(found)).cloned();
+        let devices = self.flag_with("--devices", args.devices.as_deref(), count);
+        (hardware, devices.unwrap_or(1))
+    }
+
     /// All values, or all problems.
     ///
     /// # Errors
@@ -126,6 +134,14 @@ pub fn positive(text: &str) -> Result<f64, Diagnostic> {
     number
         .filter(|number| number.is_finite() && *number > 0.0)
         .ok_or_else(|| Diagnostic::error("", format!("`{text}` is no number above zero")))
+}
+
+/// `name=value`.
+pub fn assignment(text: &str) -> Result<(String, String), Diagnostic> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.trim().to_owned())),
+        _ => Err(Diagnostic::error("", format!("`{text}` is no assignment")).help("write name=value, such as b=8")),
+    }
 }
 
 /// The arguments as one line that a shell reads back.

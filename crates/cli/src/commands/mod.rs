@@ -4,10 +4,20 @@
 //! it to [`Command`] and to [`Command::report`].
 
 mod completions;
+mod dtype;
+mod einsum;
+mod explain;
+mod fit;
+mod flops;
+mod hw;
+mod ledger;
+mod mfu;
+mod params;
+mod plan;
 mod time;
 
+use ::plan::report::Report;
 use clap::Subcommand;
-use plan::report::Report;
 use units::Diagnostics;
 
 pub use completions::Completions;
@@ -15,8 +25,28 @@ pub use completions::Completions;
 /// The question.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The main job on one screen: does it fit, how much FLOP, how many bytes, how long
+    Plan(plan::Plan),
+    /// How many parameters, by module; total and active
+    Params(params::Params),
+    /// FLOP per token, sequence and step, by module and phase
+    Flops(flops::Flops),
+    /// Memory per device, line by line, at the peak
+    Ledger(ledger::Ledger),
     /// How long a run takes, what it costs, or which MFU a deadline asks for
     Time(time::Time),
+    /// The largest parameter count that fits, or whether one does
+    Fit(fit::Fit),
+    /// Which MFU a measured speed is, under each convention
+    Mfu(mfu::MfuArgs),
+    /// Bits, value and error of a number in each format
+    Dtype(dtype::Dtype),
+    /// FLOP, bytes and bound of an einsum
+    Einsum(einsum::Einsum),
+    /// List, show or compare accelerators, with sources
+    Hw(hw::Hw),
+    /// A formula with its values and source
+    Explain(explain::Explain),
     /// Print completions for a shell
     Completions(Completions),
 }
@@ -26,9 +56,19 @@ impl Command {
     ///
     /// # Errors
     /// All that is wrong with the question.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
+    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
         match self {
+            Self::Plan(plan) => plan.report(),
+            Self::Params(params) => params.report(depth),
+            Self::Flops(flops) => flops.report(depth),
+            Self::Ledger(ledger) => ledger.report(depth),
             Self::Time(time) => time.report(),
+            Self::Fit(fit) => fit.report(),
+            Self::Mfu(mfu) => mfu.report(),
+            Self::Dtype(dtype) => dtype.report(),
+            Self::Einsum(einsum) => einsum.report(),
+            Self::Hw(hw) => hw.report(),
+            Self::Explain(explain) => explain.report(),
             // Printed by `main`: a script is no report.
             Self::Completions(_) => Ok(Report::new("completions", "")),
         }

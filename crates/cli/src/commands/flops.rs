@@ -1,0 +1,51 @@
+//! `napkin flops MODEL --batch 2 --seq-len 512`.
+
+use clap::{Args, ValueEnum};
+use plan::flops::{Part, View};
+use plan::report::Report;
+use units::Diagnostics;
+
+use crate::parse::Reader;
+use crate::step::{ModelArgs, StepArgs};
+
+/// FLOP per token, sequence and step, by module, phase and convention.
+#[derive(Debug, Args)]
+pub struct Flops {
+    /// The model
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The step
+    #[command(flatten)]
+    pub step: StepArgs,
+    /// Part of the step that the table of modules shows
+    #[arg(long, value_enum, default_value_t)]
+    pub phase: PhaseArg,
+}
+
+/// Part of a step.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum PhaseArg {
+    /// Forward and backward
+    #[default]
+    Step,
+    /// Forward only
+    Forward,
+    /// Backward only
+    Backward,
+}
+
+impl Flops {
+    /// Answers it.
+    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
+        let model = self.model.load()?;
+        let mut read = Reader::default();
+        let options = self.step.read(&mut read, &model, None);
+        let options = read.finish(Some(options))?;
+        let part = match self.phase {
+            PhaseArg::Step => Part::Step,
+            PhaseArg::Forward => Part::Forward,
+            PhaseArg::Backward => Part::Backward,
+        };
+        plan::flops::report(&model, &options, View { part, depth: usize::from(depth.unwrap_or(1)) })
+    }
+}

@@ -1,0 +1,26 @@
+//! `napkin hw [NAME]...`.
+
+use clap::Args;
+use plan::hw_report;
+use plan::hardware;
+use plan::report::Report;
+use units::Diagnostics;
+
+use crate::parse::Reader;
+
+/// The hardware table.
+#[derive(Debug, Args)]
+pub struct Hw {
+    /// One device to show with its sources, or several to compare; none lists all
+    pub names: Vec<String>,
+}
+
+impl Hw {
+    /// Answers it.
+    pub fn report(&self) -> Result<Report, Diagnostics> {
+        let mut read = Reader::default();
+        let found = self.names.iter().filter_map(|name| read.take(hardware::find(name))).collect();
+        let found: Vec<_> = read.finish(Some(found))?;
+        Ok(hw_report::show(&found))
+    }
+}

@@ -1,0 +1,40 @@
+//! `napkin ledger MODEL --hw h100-sxm -n 8 --zero 3`.
+
+use clap::Args;
+use plan::report::Report;
+use units::Diagnostics;
+
+use crate::args::FleetArgs;
+use crate::parse::Reader;
+use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+
+/// Memory of one device, line by line, at the peak of a step.
+#[derive(Debug, Args)]
+pub struct Ledger {
+    /// The model
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The step
+    #[command(flatten)]
+    pub step: StepArgs,
+    /// The layout
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Devices; without --hw only the bytes are answered
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+}
+
+impl Ledger {
+    /// Answers it.
+    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
+        let model = self.model.load()?;
+        let mut read = Reader::default();
+        let (hardware, devices) = read.device(&self.fleet);
+        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
+        let mut request = read.finish(Some(request))?;
+        request.depth = usize::from(depth.unwrap_or(1));
+        plan::ledger::report(&model, &request)
+    }
+}

@@ -1,0 +1,92 @@
+//! `napkin mfu dense:7B --tokens-per-second 9600 --hw h100-sxm`.
+
+use clap::Args;
+use plan::mfu::{Measured, Request};
+use plan::report::Report;
+use units::{Diagnostic, Diagnostics, Mfu, Seconds, Tokens, TokensPerSecond};
+
+use super::time::work;
+use crate::args::FleetArgs;
+use crate::parse::{Reader, positive, rate};
+
+/// Which utilization a measured speed is.
+#[derive(Debug, Args)]
+pub struct MfuArgs {
+    /// A bare parameter count such as dense:7B
+    pub model: Option<String>,
+    /// FLOP of one trained token, instead of a model
+    #[arg(long, value_name = "FLOP", conflicts_with = "model")]
+    pub flops_per_token: Option<String>,
+    /// Tokens per second, of all devices together
+    #[arg(long, value_name = "N")]
+    pub tokens_per_second: Option<String>,
+    /// Time of one step, such as 505ms
+    #[arg(long, value_name = "TIME", conflicts_with = "tokens_per_second", requires = "tokens_per_step")]
+    pub step_time: Option<String>,
+    /// Tokens of one step, of all devices together
+    #[arg(long, value_name = "N", requires = "step_time")]
+    pub tokens_per_step: Option<String>,
+    /// The tokens are those of one device
+    #[arg(long)]
+    pub per_device: bool,
+    /// One matrix multiplication instead of training: MxKxN
+    #[arg(long, value_name = "MxKxN", conflicts_with_all = ["model", "flops_per_token", "tokens_per_second", "step_time"])]
+    pub matmul: Option<String>,
+    /// How long the multiplication took, such as 0.16 or 160ms
+    #[arg(long, value_name = "TIME", requires = "matmul")]
+    pub seconds: Option<String>,
+    /// A utilization that was printed with a wrong peak, such as 104%
+    #[arg(long, value_name = "SHARE", requires = "printed_peak", conflicts_with_all = ["model", "matmul", "flops_per_token"])]
+    pub printed: Option<String>,
+    /// The peak it was printed with, such as 312TFLOP/s
+    #[arg(long, value_name = "RATE", requires = "printed")]
+    pub printed_peak: Option<String>,
+    /// Devices
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+}
+
+impl MfuArgs {
+    /// Answers it.
+    pub fn report(&self) -> Result<Report, Diagnostics> {
+        let mut read = Reader::default();
+        let measured = if self.matmul.is_some() {
+            self.multiplication(&mut read)
+        } else if self.printed.is_some() {
+            let mfu = read.flag::<Mfu>("--printed", self.printed.as_deref());
+            let peak = read.flag_with("--printed-peak", self.printed_peak.as_deref(), rate);
+            mfu.zip(peak).map(|(mfu, peak)| Measured::Printed { mfu, peak })
+        } else {
+            self.training(&mut read)
+        };
+        let fleet = read.fleet(&self.fleet);
+        let request = measured.zip(fleet).map(|(measured, fleet)| Request { measured, fleet });
+        read.finish(request)?.report()
+    }
+
+    fn multiplication(&self, read: &mut Reader) -> Option<Measured> {
+        let sizes = read.flag_with("--matmul", self.matmul.as_deref(), sizes);
+        let time = read.flag::<Seconds>("--seconds", self.seconds.as_deref());
+        let time = read.required(time, self.seconds.is_some(), "--seconds", "0.16");
+        sizes.zip(time).map(|([m, k, n], time)| Measured::Matmul { m, k, n, time })
+    }
+
+    fn training(&self, read: &mut Reader) -> Option<Measured> {
+        let work = work(read, self.model.as_deref(), self.flops_per_token.as_deref());
+        let speed = read.flag_with("--tokens-per-second", self.tokens_per_second.as_deref(), |text| {
+            TokensPerSecond::new(positive(text)?).map_err(|error| Diagnostic::error("", error.to_string()))
+        });
+        let tokens = read.flag::<Tokens>("--tokens-per-step", self.tokens_per_step.as_deref());
+        let time = read.flag::<Seconds>("--step-time", self.step_time.as_deref());
+        let speed = speed.or_else(|| tokens.zip(time).map(|(tokens, time)| tokens / time));
+        let asked = self.tokens_per_second.is_some() || self.step_time.is_some();
+        let rate = read.required(speed, asked, "--tokens-per-second", "9600");
+        work.zip(rate).map(|(work, rate)| Measured::Tokens { work, rate, per_device: self.per_device })
+    }
+}
+
+fn sizes(text: &str) -> Result<[u64; 3], Diagnostic> {
+    let parts: Result<Vec<u64>, _> = text.split(['x', 'X', '×']).map(crate::parse::count).collect();
+    let wrong = || Diagnostic::error("", format!("`{text}` is no m × k × n")).help("--matmul 16384x32768x8192");
+    parts.map_err(|_| wrong())?.try_into().map_err(|_| wrong())
+}

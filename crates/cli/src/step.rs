@@ -1,0 +1,192 @@
+//! Flags of a training step: sizes, precision, implementation, sharding.
+
+use clap::Args;
+use nn::optim::{self, Implementation, OptimizerKind};
+use nn::step::{Precision, StepOptions, Until};
+use nn::{Profile, Recompute};
+use plan::hardware::{Hardware, Kind};
+use plan::ledger::{ASSUMED_RUNTIME, Request};
+use plan::model::Model;
+use plan::sharding::Sharding;
+use tensor::CastLists;
+use units::{Bytes, Diagnostic};
+
+use crate::config;
+use crate::parse::{Reader, count};
+use units::Diagnostics;
+
+/// Which model, and how its config is read.
+#[derive(Clone, Debug, Args)]
+pub struct ModelArgs {
+    /// A config.json, its folder, a preset name, or - for standard input
+    pub model: String,
+    /// Override a key of the config
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Read an unknown model_type as this family
+    #[arg(long, value_name = "FAMILY")]
+    pub assume: Option<String>,
+}
+
+impl ModelArgs {
+    /// Reads the model.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn load(&self) -> Result<Model, Diagnostics> {
+        let mut overrides = Vec::new();
+        let mut problems = Diagnostics::new();
+        for pair in &self.set {
+            match pair.split_once('=') {
+                Some((key, value)) if !key.is_empty() => overrides.push((key.to_owned(), value.to_owned())),
+                _ => problems.push(
+                    Diagnostic::error("", format!("--set {pair}: expected KEY=VALUE"))
+                        .help("--set num_hidden_layers=4"),
+                ),
+            }
+        }
+        if problems.has_errors() {
+            return Err(problems);
+        }
+        config::load(&self.model, &overrides, self.assume.as_deref())
+    }
+}
+
+/// One training step on one device.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Step")]
+pub struct StepArgs {
+    /// Sequences in a micro-batch, per device [default: 1]
+    #[arg(long, visible_alias = "mbs", value_name = "N")]
+    pub batch: Option<String>,
+    /// Tokens in a sequence [default: the model's own limit, at most 4096]
+    #[arg(long, value_name = "N")]
+    pub seq_len: Option<String>,
+    /// Implementation: fused, hf-sdpa, hf-eager [default: fused]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// fp32, bf16-master, bf16-mixed, bf16-pure [default: bf16-mixed]
+    #[arg(long, value_name = "RECIPE")]
+    pub precision: Option<String>,
+    /// sgd, sgd-momentum, adagrad, rmsprop, adam, adamw; with -fused, -forloop or -foreach [default: adamw]
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// none, selective, full [default: none]
+    #[arg(long, value_name = "POLICY")]
+    pub recompute: Option<String>,
+    /// Micro-batches per optimizer step [default: 1]
+    #[arg(long, value_name = "N")]
+    pub grad_accum: Option<String>,
+    /// Whose list of ops autocast follows: cpu or cuda [default: cuda on a GPU, else cpu]
+    #[arg(long, value_name = "LISTS")]
+    pub autocast: Option<String>,
+    /// Count dropout, with the probabilities of the config
+    #[arg(long)]
+    pub dropout: bool,
+}
+
+/// How states are spread over devices, and what else is on them.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Layout")]
+pub struct LayoutArgs {
+    /// ZeRO stage over the data-parallel devices, 0 to 3 [default: 0]
+    #[arg(long, value_name = "STAGE")]
+    pub zero: Option<String>,
+    /// Data-parallel devices [default: the number of devices]
+    #[arg(long, value_name = "N")]
+    pub dp: Option<String>,
+    /// Bytes of driver context and libraries per device [default: 1GiB on an accelerator]
+    #[arg(long, value_name = "BYTES")]
+    pub runtime: Option<String>,
+}
+
+/// Parses a flag whose type says what is wrong in words.
+fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader, flag: &str, text: Option<&str>) -> Option<T> {
+    read.flag_with(flag, text, |text| text.parse::<T>().map_err(|message| Diagnostic::error("", message)))
+}
+
+impl StepArgs {
+    /// The step, with defaults that depend on the model and the device.
+    pub fn read(&self, read: &mut Reader, model: &Model, hardware: Option<&Hardware>) -> StepOptions {
+        let on_gpu = hardware.is_some_and(|h| h.kind == Kind::Gpu);
+        let number = |read: &mut Reader, flag: &str, text: &Option<String>, default: u64| {
+            read.flag_with(flag, text.as_deref(), count).unwrap_or(default)
+        };
+        let profile = word::<Profile>(read, "--profile", self.profile.as_deref()).unwrap_or(Profile::Fused);
+        let optimizer = read
+            .flag_with("--optimizer", self.optimizer.as_deref(), |text| {
+                optim::parse(text).map_err(|message| Diagnostic::error("", message))
+            })
+            .unwrap_or((optim::Kind::AdamW, None));
+        // The default of the implementation: PyTorch picks foreach on GPUs and a loop elsewhere.
+        let implementation = optimizer.1.unwrap_or(match (profile, on_gpu) {
+            (Profile::Fused, _) => Implementation::Fused,
+            (_, true) => Implementation::ForEach,
+            (_, false) => Implementation::ForLoop,
+        });
+        let lists = match self.autocast.as_deref() {
+            None => {
+                if on_gpu {
+                    CastLists::Cuda
+                } else {
+                    CastLists::Cpu
+                }
+            }
+            Some("cpu") => CastLists::Cpu,
+            Some("cuda") => CastLists::Cuda,
+            Some(other) => {
+                read.problem(Diagnostic::error("", format!("--autocast: `{other}` is neither cpu nor cuda")));
+                CastLists::Cpu
+            }
+        };
+        let longest = model.spec.max_positions.unwrap_or(4096).min(4096);
+        let precision = self.precision.as_deref();
+        StepOptions {
+            batch: number(read, "--batch", &self.batch, 1),
+            seq_len: number(read, "--seq-len", &self.seq_len, longest),
+            profile,
+            precision: word::<Precision>(read, "--precision", precision).unwrap_or(Precision::Bf16Mixed),
+            optimizer: OptimizerKind { kind: optimizer.0, implementation },
+            recompute: word::<Recompute>(read, "--recompute", self.recompute.as_deref()).unwrap_or_default(),
+            grad_accum_steps: number(read, "--grad-accum", &self.grad_accum, 1),
+            autocast: if precision.is_some_and(|p| p.ends_with("cuda_lists")) { CastLists::Cuda } else { lists },
+            steps: 2,
+            warm: false,
+            dropout: self.dropout,
+            until: Until::Optimizer,
+        }
+    }
+}
+
+impl LayoutArgs {
+    /// The memory question of a step on one of `devices`.
+    pub fn read<'a>(
+        &self,
+        read: &mut Reader,
+        options: StepOptions,
+        hardware: Option<&'a Hardware>,
+        devices: u64,
+    ) -> Request<'a> {
+        let zero = read.flag_with("--zero", self.zero.as_deref(), |text| match text {
+            "0" | "1" | "2" | "3" => Ok(text.as_bytes()[0] - b'0'),
+            _ => Err(Diagnostic::error("", format!("`{text}` is no ZeRO stage: valid are 0, 1, 2, 3"))),
+        });
+        let dp = read.flag_with("--dp", self.dp.as_deref(), count).unwrap_or(devices).max(1);
+        if dp > devices && devices > 1 {
+            read.problem(
+                Diagnostic::error("", format!("--dp is {dp}, but there are {devices} devices"))
+                    .help(format!("--dp {devices}")),
+            );
+        }
+        let runtime = read.flag::<Bytes>("--runtime", self.runtime.as_deref());
+        let accelerator = hardware.is_some_and(|h| h.kind != Kind::Cpu);
+        Request {
+            options,
+            sharding: Sharding { zero: zero.unwrap_or(0), dp },
+            hardware,
+            runtime: runtime.unwrap_or(if accelerator { ASSUMED_RUNTIME } else { Bytes::ZERO }),
+            runtime_given: runtime.is_some(),
+            depth: 1,
+        }
+    }
+}
