@@ -3,6 +3,9 @@
 //! A family file turns the keys of its `config.json` into a [`ModelSpec`] and does nothing else; [`crate::model`] builds
 //! modules from it. Sizes are exact element counts; names are the module names of the checkpoint format the family uses.
 
+mod moe;
+
+pub use moe::{ExpertGate, ExpertGroups, ExpertLayout, MoeSpec, RouterSpec, Scores, SharedSpec};
 use std::rc::Rc;
 
 /// A decoder-only language model.
@@ -362,6 +365,22 @@ pub struct RotarySpec {
     pub precision: RotaryPrecision,
     /// The reference makes its tables in halves and turns them into neighbours in every layer (GLM).
     pub widened: bool,
+    /// How the reference writes the rotation.
+    pub form: RotaryForm,
+}
+
+/// How the reference writes the rotation: decides tables and copies, not values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RotaryForm {
+    /// `x cos + rotate_half(x) sin` (Llama).
+    #[default]
+    RotateHalf,
+    /// Both halves turned and joined (GPT-OSS).
+    Halves,
+    /// Neighbours turned and joined as halves (DeepSeek-V3).
+    Neighbours,
+    /// Neighbours as complex numbers (DeepSeek-V2).
+    Complex,
 }
 
 /// How rotated and unrotated channels of a head are joined again: decides copies, not values.
@@ -460,55 +479,6 @@ impl Activation {
     /// Names accepted in a config.
     pub const NAMES: [&'static str; 10] =
         ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh", "relu", "relu2", "quick_gelu"];
-}
-
-/// A mixture of experts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MoeSpec {
-    /// Number of routed experts.
-    pub experts: u64,
-    /// Routed experts per token.
-    pub top_k: u64,
-    /// Inner width of a routed expert.
-    pub intermediate_size: u64,
-    /// Activation of the experts.
-    pub act: Activation,
-    /// Router.
-    pub router: RouterSpec,
-    /// Experts every token passes.
-    pub shared: Option<SharedSpec>,
-    /// Whether expert maps have biases.
-    pub expert_bias: bool,
-    /// Whether experts are gated.
-    pub gated: bool,
-    /// Module name of the container of expert weights.
-    pub name: &'static str,
-}
-
-/// A router.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RouterSpec {
-    /// Module name.
-    pub name: &'static str,
-    /// Whether it has a bias.
-    pub bias: bool,
-    /// Scores by sigmoid instead of softmax.
-    pub sigmoid: bool,
-    /// Whether a per-expert bias (a buffer, not trained by gradients) corrects the choice.
-    pub correction_bias: bool,
-    /// Whether the weights of the chosen experts are normalised to sum to one.
-    pub normalise: bool,
-}
-
-/// Shared experts of a mixture.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SharedSpec {
-    /// The MLP.
-    pub mlp: MlpSpec,
-    /// Module name.
-    pub name: &'static str,
-    /// Module name of a scalar sigmoid gate on it.
-    pub gate: Option<&'static str>,
 }
 
 impl ModelSpec {

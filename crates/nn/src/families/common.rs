@@ -3,7 +3,7 @@
 use crate::config::{Part, Reader};
 use crate::spec::{
     Activation, AttentionSpec, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
-    QkNormPlace, RotaryJoin, RotaryPrecision, RotarySpec,
+    QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec,
 };
 use std::rc::Rc;
 
@@ -191,6 +191,7 @@ pub fn rotary(dim: u64, theta: f64) -> RotarySpec {
         join: RotaryJoin::default(),
         precision: RotaryPrecision::default(),
         widened: false,
+        form: RotaryForm::default(),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Self-attention: grouped, multi-query and latent heads, fused or explicit.
 
-use super::{Linear, Norm, hf, rotary};
+use super::{Latent, Linear, Norm, hf, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, FusedOrder, LatentSpec, LinearSpec, NormSpec, Projection, QkNorm, QkNormPlace};
+use crate::spec::{AttentionSpec, FusedOrder, NormSpec, Projection, QkNorm, QkNormPlace};
 use std::rc::Rc;
 use tensor::ops::attention::{Attention as Core, pairs};
 use tensor::ops::matmul::Mask;
@@ -26,22 +26,6 @@ enum Maps {
     Separate(Linear, Linear, Linear),
     Fused(Linear, FusedOrder),
     Latent(Latent),
-}
-
-/// The maps of multi-head latent attention.
-#[derive(Clone, Debug)]
-struct Latent {
-    spec: LatentSpec,
-    q: QueryMaps,
-    kv_down: Linear,
-    kv_norm: Norm,
-    kv_up: Linear,
-}
-
-#[derive(Clone, Debug)]
-enum QueryMaps {
-    Direct(Linear),
-    Compressed(Linear, Norm, Linear),
 }
 
 /// Queries, keys, values: `b a s d`, `b k s d`, `b k s dv`.
@@ -87,10 +71,15 @@ impl Attention {
 
     /// `b s h -> b s h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let mut held = Vec::new();
         let (q, k, v) = match &self.maps {
             Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
             Maps::Fused(qkv, order) => self.fused(f, qkv.forward(f, x)?, *order)?,
-            Maps::Latent(latent) => latent.heads(f, &self.spec, x)?,
+            Maps::Latent(latent) => {
+                let heads = latent.heads(f, &self.spec, x)?;
+                held = heads.held;
+                (heads.q, heads.k, heads.v)
+            }
         };
         let (q, k) = match (&self.spec.rotary, &self.maps) {
             (Some(rotary), Maps::Separate(..) | Maps::Fused(..)) => {
@@ -99,7 +88,9 @@ impl Attention {
             _ => (q, k),
         };
         let mixed = self.core(f, q, k, v)?; // b s (a dv)
-        self.out.forward(f, &mixed)
+        let out = self.out.forward(f, &mixed)?;
+        drop(held);
+        Ok(out)
     }
 
     /// Three maps, each cut into heads; norms where the family puts them.
@@ -246,19 +237,28 @@ impl Attention {
         q.attention(&k, &v, Some(&mask), None, self.options(true))
     }
 
-    /// What PyTorch runs where no fused kernel fits: scaled operands, scores, softmax, values.
+    /// What PyTorch runs where no fused kernel fits: operands raised to f32 and scaled, scores, softmax, values.
     fn core_math(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
-        let root = self.spec.scale.sqrt();
-        let groups = self.spec.heads / self.spec.kv_heads;
-        let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
-        let q = q.mul_scalar(root)?;
-        let k = k.t()?.mul_scalar(root)?;
-        let scores = hf::matmul(&q, &k, self.pairs(f))?;
-        drop((q, k));
-        let scores = scores.add(&hf::additive_mask(f, &self.spec, scores.dtype())?)?;
-        let weights = scores.softmax(-1)?;
-        drop(scores);
-        hf::matmul(&weights, &v, self.pairs(f))
+        let low = f.runtime.autocast_setting().map_or(q.dtype(), |(low, _)| low);
+        f.runtime.without_autocast(|| {
+            let root = self.spec.scale.sqrt();
+            let groups = self.spec.heads / self.spec.kv_heads;
+            let (q, k, v) = (q.to_dtype(low)?, k.to_dtype(low)?, v.to_dtype(low)?);
+            let wide_q = q.to_dtype(DType::F32)?;
+            let (k, v) = (k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?);
+            let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+            let scaled = wide_q.mul_scalar(root)?;
+            let mask = hf::causal_mask_of_math(f)?;
+            let turned = k.t()?.mul_scalar(root)?;
+            let scores = hf::matmul(&scaled, &turned, self.pairs(f))?;
+            let masked = scores.add(&mask)?;
+            drop(scores);
+            let weights = masked.softmax(-1)?;
+            // Its second result: the weights as the caller's dtype has them.
+            let _narrow = (low != DType::F32).then(|| f.runtime.no_grad(|| weights.to_dtype(low))).transpose()?;
+            drop(masked);
+            hf::matmul(&weights, &v, self.pairs(f))?.to_dtype(low)
+        })
     }
 
     fn core_eager(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
@@ -336,58 +336,5 @@ impl AttentionSpec {
             QkNorm::EveryHead(NormSpec { .. }) => ("q_norm", "k_norm"),
             _ => ("q_norm", "k_norm"),
         }
-    }
-}
-
-impl Latent {
-    fn new(b: &Builder<'_>, spec: &LatentSpec, attention: &AttentionSpec, h: u64) -> Result<Self> {
-        let (a, n, r) = (attention.heads, spec.nope_dim, spec.rope_dim);
-        let map = |name, bias, input, output| {
-            Linear::new(b, &LinearSpec::new(name, bias), input, output, Init::FanIn(input))
-        };
-        let q = match spec.q_rank {
-            None => QueryMaps::Direct(map("q_proj", false, h, a * (n + r))?),
-            Some(rank) => QueryMaps::Compressed(
-                map("q_a_proj", spec.bias, h, rank)?,
-                Norm::new(b, "q_a_layernorm", &spec.norm, &[rank])?,
-                map("q_b_proj", false, rank, a * (n + r))?,
-            ),
-        };
-        Ok(Self {
-            q,
-            kv_down: map("kv_a_proj_with_mqa", spec.bias, h, spec.kv_rank + r)?,
-            kv_norm: Norm::new(b, "kv_a_layernorm", &spec.norm, &[spec.kv_rank])?,
-            kv_up: map("kv_b_proj", false, spec.kv_rank, a * (n + attention.value_dim))?,
-            spec: spec.clone(),
-        })
-    }
-
-    /// Queries, keys and values: the rotated part of the keys is one head shared by all.
-    fn heads(&self, f: &Forward, attention: &AttentionSpec, x: &Tensor) -> Result<Heads> {
-        let (b, s, a) = (x.size(0), x.size(1), attention.heads);
-        let (n, r, dv) = (self.spec.nope_dim, self.spec.rope_dim, attention.value_dim);
-        let q = match &self.q {
-            QueryMaps::Direct(map) => map.forward(f, x)?,
-            QueryMaps::Compressed(down, norm, up) => {
-                let low = down.forward(f, x)?;
-                up.forward(f, &norm.forward(f, &low)?)?
-            }
-        };
-        let q = q.view(&[b, s, a, n + r])?.transpose(1, 2)?; // b a s (n r)
-        let q = q.split(&[n, r], -1)?;
-        let low = self.kv_down.forward(f, x)?.split(&[self.spec.kv_rank, r], -1)?;
-        let kv = self.kv_up.forward(f, &self.kv_norm.forward(f, &low[0])?)?;
-        let kv = kv.view(&[b, s, a, n + dv])?.transpose(1, 2)?.split(&[n, dv], -1)?;
-        let k_rot = low[1].view(&[b, 1, s, r])?;
-        let (q_rot, k_rot) = match &attention.rotary {
-            Some(rotary) => rotary::rotate(f, rotary, q[1].clone(), k_rot, f.activation_dtype(x))?,
-            None => (q[1].clone(), k_rot),
-        };
-        let k_rot = k_rot.expand(&[b, a, s, r])?;
-        Ok((
-            Tensor::cat(&[&q[0], &q_rot], -1)?,
-            Tensor::cat(&[&kv[0], &k_rot], -1)?,
-            kv[1].clone(),
-        ))
     }
 }

@@ -121,6 +121,16 @@ pub fn fused_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Ten
     })
 }
 
+/// Additive mask `s s` that PyTorch's composed attention makes in every call.
+pub fn causal_mask_of_math(f: &Forward) -> Result<Tensor> {
+    let (rt, s) = (&f.runtime, f.seq_len);
+    rt.no_grad(|| {
+        let allowed = rt.ones(&[s, s], DType::Bool)?.tril(0)?;
+        let (low, zero) = (rt.full(&[], -1e30, DType::F32)?, rt.zeros(&[], DType::F32)?);
+        allowed.where_cond(&zero, &low)
+    })
+}
+
 /// Boolean mask `b 1 s s` of the pairs that may attend.
 fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
     let (rt, s) = (&f.runtime, f.seq_len);

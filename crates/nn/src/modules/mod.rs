@@ -6,15 +6,19 @@
 pub mod attention;
 pub mod block;
 pub mod hf;
+pub mod latent;
 pub mod linear;
 pub mod mlp;
 pub mod moe;
 pub mod norm;
+pub mod router;
 pub mod rotary;
 
 pub use attention::Attention;
 pub use block::Block;
+pub use latent::Latent;
 pub use linear::Linear;
 pub use mlp::Mlp;
 pub use moe::Moe;
 pub use norm::Norm;
+pub use router::Router;

@@ -1,29 +1,55 @@
-//! Mixtures of experts: router, routed experts on sorted rows, shared experts.
+//! Mixtures of experts: routed experts on rows sorted by expert, shared experts.
+//!
+//! The `hf` profiles follow transformers' default for experts, one grouped product per weight over all routed rows
+//! (`integrations/moe.py`); families whose code loops over experts (DBRX) are counted the same way, for the loop makes
+//! the same products.
 
 use super::mlp::gated;
-use super::{Linear, Mlp, hf};
+use super::{Linear, Mlp, Router, hf};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{LinearSpec, MoeSpec};
+use crate::spec::{ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
 use std::rc::Rc;
-use tensor::{DType, Result, Tensor};
+use tensor::{DType, Result, Tensor, checkpoint};
 
 /// A mixture of experts.
 #[derive(Clone, Debug)]
 pub struct Moe {
     spec: Rc<MoeSpec>,
     router: Router,
-    gate_up: Tensor,
-    gate_up_bias: Option<Tensor>,
-    down: Tensor,
-    down_bias: Option<Tensor>,
-    shared: Option<(Mlp, Option<Linear>)>,
+    experts: Experts,
+    shared: Option<Shared>,
 }
 
 #[derive(Clone, Debug)]
-struct Router {
-    map: Linear,
-    correction: Option<Tensor>,
+struct Shared {
+    name: &'static str,
+    mlp: Mlp,
+    gate: Option<Linear>,
+}
+
+/// Weights of the routed experts.
+#[derive(Clone, Debug)]
+struct Experts {
+    /// One weight for gate and value, or one for each.
+    input: Vec<Tensor>,
+    input_bias: Option<Tensor>,
+    down: Tensor,
+    down_bias: Option<Tensor>,
+}
+
+/// Rows of the experts: who they are and where they came from.
+struct Rows {
+    /// `r`: routed row at each sorted place.
+    order: Tensor,
+    /// `r`: expert of each sorted row.
+    expert: Tensor,
+    /// `r`: token of each sorted row.
+    owner: Tensor,
+    /// `e`: rows of each expert.
+    sizes: Tensor,
+    /// Lives as long in the reference.
+    _counted: Option<Tensor>,
 }
 
 impl Moe {
@@ -32,30 +58,10 @@ impl Moe {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &Rc<MoeSpec>, h: u64, layers: u64) -> Result<Self> {
-        let (e, f) = (spec.experts, spec.intermediate_size);
-        let router = {
-            let map = Linear::new(b, &LinearSpec::new(spec.router.name, spec.router.bias), h, e, Init::FanIn(h))?;
-            let _scope = b.runtime().scope(spec.router.name);
-            let correction = spec
-                .router
-                .correction_bias
-                .then(|| b.buffer("e_score_correction_bias", &[e], DType::F32))
-                .transpose()?;
-            Router { map, correction }
-        };
-        let kind = ParamKind::Expert { experts: e, top_k: spec.top_k };
-        let wide = if spec.gated { 2 * f } else { f };
-        let (gate_up, gate_up_bias, down, down_bias) = {
+        let router = Router::new(b, spec, h)?;
+        let experts = {
             let _scope = b.runtime().scope(spec.name);
-            let bias = |name, n| -> Result<Option<Tensor>> {
-                spec.expert_bias.then(|| b.param(name, &[e, n], kind, Init::Zeros)).transpose()
-            };
-            (
-                b.param("gate_up_proj", &[e, wide, h], kind, Init::FanIn(h))?,
-                bias("gate_up_proj_bias", wide)?,
-                b.param("down_proj", &[e, h, f], kind, Init::ScaledResidual { fan_in: f, layers })?,
-                bias("down_proj_bias", h)?,
-            )
+            Experts::new(b, spec, h, layers)?
         };
         let shared = match &spec.shared {
             None => None,
@@ -64,100 +70,183 @@ impl Moe {
                     let _scope = b.runtime().scope(shared.name);
                     Mlp::new(b, &shared.mlp, h, layers)?
                 };
-                let gate = shared
-                    .gate
-                    .map(|name| Linear::new(b, &LinearSpec::new(name, false), h, 1, Init::FanIn(h)))
-                    .transpose()?;
-                Some((mlp, gate))
+                let gate = |name| Linear::new(b, &LinearSpec::new(name, false), h, 1, Init::FanIn(h));
+                Some(Shared { name: shared.name, mlp, gate: shared.gate.map(gate).transpose()? })
             }
         };
-        Ok(Self { spec: spec.clone(), router, gate_up, gate_up_bias, down, down_bias, shared })
+        Ok(Self { spec: spec.clone(), router, experts, shared })
     }
 
     /// `b s h -> b s h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let (b, s, h) = (x.size(0), x.size(1), x.size(2));
-        let tokens = b * s;
-        let rows = x.view(&[tokens, h])?;
-        let (weights, chosen) = self.route(f, &rows)?; // t k, t k
-        let mut out = self.experts(f, &rows, &weights, &chosen)?;
-        drop((weights, chosen));
-        if let Some((mlp, gate)) = &self.shared {
-            let shared = {
-                let _scope = f.runtime.scope(self.spec.shared.as_ref().map_or("shared", |s| s.name));
-                mlp.forward(f, &rows)?
-            };
-            let shared = match gate {
-                Some(gate) => gate.forward(f, &rows)?.sigmoid()?.mul(&shared)?,
-                None => shared,
-            };
-            out = out.add(&shared)?;
-        }
-        out.view(&[b, s, h])
-    }
-
-    /// Weights and indices of the experts of each token.
-    ///
-    /// # Shapes
-    /// `t h` -> `t k`, `t k`
-    fn route(&self, f: &Forward, rows: &Tensor) -> Result<(Tensor, Tensor)> {
-        let router = &self.spec.router;
-        let logits = self.router.map.forward(f, rows)?; // t e
-        let scores = if router.sigmoid {
-            logits.to_dtype(DType::F32)?.sigmoid()?
-        } else {
-            logits.to_dtype(DType::F32)?.softmax(-1)?
+        let rows = x.view(&[b * s, h])?;
+        let early = match &self.shared {
+            Some(shared) if shared.gate.is_some() => Some(shared.forward(f, &rows)?),
+            _ => None,
         };
-        drop(logits);
-        let (mut weights, chosen) = match &self.router.correction {
-            // The correction decides who is chosen, not with which weight.
-            Some(bias) => {
-                let chosen = f.runtime.no_grad(|| scores.detach().add(bias)?.topk(self.spec.top_k, -1))?.1;
-                (scores.gather(-1, &chosen)?, chosen)
+        let routed = self.router.forward(f, &rows)?;
+        let out = {
+            let _scope = f.runtime.scope(self.spec.name);
+            self.routed(f, &rows, &routed.weights, &routed.chosen)?
+        };
+        let Some(shared) = &self.shared else { return out.view(&[b, s, h]) };
+        match (early, &shared.gate) {
+            (Some(early), Some(gate)) => {
+                let early = gate.forward(f, &rows)?.sigmoid()?.mul(&early)?;
+                out.add(&early)?.view(&[b, s, h])
             }
-            None => scores.topk(self.spec.top_k, -1)?,
-        };
-        if router.normalise {
-            weights = weights.div(&weights.sum(&[-1], true)?)?;
+            _ => {
+                let out = out.view(&[b, s, h])?;
+                out.add(&shared.forward(f, x)?)
+            }
         }
-        Ok((weights.to_dtype(rows.dtype())?, chosen))
     }
 
     /// Rows sorted by expert through the experts' maps, weighted and summed back per token.
-    fn experts(&self, f: &Forward, rows: &Tensor, weights: &Tensor, chosen: &Tensor) -> Result<Tensor> {
-        let _scope = f.runtime.scope(self.spec.name);
+    ///
+    /// # Shapes
+    /// rows `t h`, weights `t k`, chosen `t k` -> `t h`
+    fn routed(&self, f: &Forward, rows: &Tensor, weights: &Tensor, chosen: &Tensor) -> Result<Tensor> {
         let (tokens, h, k) = (rows.size(0), rows.size(1), self.spec.top_k);
-        let order = chosen.view(&[tokens * k])?.argsort()?; // r
-        let owner = f.runtime.no_grad(|| order.div_scalar(k as f64)?.to_dtype(DType::I64))?; // token of each row
-        let expert = chosen.view(&[tokens * k])?.gather(0, &order)?;
-        let sizes = expert.bincount(self.spec.experts)?;
-        let sorted = rows.embedding(&owner)?; // r h
-        let weight = |w: &Tensor| f.weight(w);
-        let mut both = sorted.grouped_linear(&weight(&self.gate_up)?, &sizes)?;
-        drop(sorted);
-        if let Some(bias) = &self.gate_up_bias {
-            both = both.add(&weight(bias)?.embedding(&expert)?)?;
+        let routed = tokens * k;
+        let weights = weights.reshape(&[routed])?;
+        let sorted = sort_rows(f, &chosen.reshape(&[routed])?, k, self.spec.experts)?;
+        let input = pick(f, rows, &sorted.owner)?; // r h
+        let scale = pick(f, &weights, &sorted.order)?; // r
+
+        let input_bias = self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
+        let mut maps = Vec::with_capacity(2);
+        for weight in &self.experts.input {
+            maps.push(self.map(f, &input, weight, false, &sorted.sizes)?);
         }
-        let inner = if self.spec.gated {
-            let wide = self.spec.intermediate_size;
-            let halves = both.split(&[wide, wide], -1)?;
-            drop(both);
-            if f.profile.is_hf() {
-                hf::activate(f, self.spec.act, halves[0].clone())?.mul(&halves[1])?
-            } else {
-                gated(self.spec.act, &halves[0], &halves[1])?
-            }
-        } else {
-            hf::activate(f, self.spec.act, both)?
-        };
-        let mut out = inner.grouped_linear(&weight(&self.down)?, &sizes)?; // r h
-        drop(inner);
-        if let Some(bias) = &self.down_bias {
-            out = out.add(&weight(bias)?.embedding(&expert)?)?;
+        if let Some(bias) = &input_bias {
+            maps = vec![maps.remove(0).add(bias)?];
         }
-        let scale = weights.view(&[tokens * k])?.gather(0, &order)?.unsqueeze(-1)?;
-        let out = out.mul(&scale)?.to_dtype(rows.dtype())?;
-        let zeros = f.runtime.no_grad(|| f.runtime.zeros(&[tokens, h], rows.dtype()))?;
-        zeros.index_add(&owner, &out)
+        let inner = self.gate(f, maps)?; // r f
+        let down_bias = self.experts.down_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
+        let mut out = self.map(f, &inner, &self.experts.down, true, &sorted.sizes)?; // r h
+        drop((inner, input_bias));
+        if let Some(bias) = &down_bias {
+            out = out.add(bias)?;
+        }
+        out = out.mul(&scale.unsqueeze(-1)?)?;
+        // Back to the order of tokens: a sum over k, where adding rows would have to keep them.
+        let inverse = f.runtime.no_grad(|| sorted.order.argsort())?;
+        out = pick(f, &out, &inverse)?;
+        out.view(&[tokens, k, h])?.sum(&[1], false)?.to_dtype(rows.dtype())
     }
+
+    /// One grouped product. The reference's is on none of autocast's lists: it runs in the dtype of the weight.
+    fn map(&self, f: &Forward, x: &Tensor, weight: &Tensor, down: bool, sizes: &Tensor) -> Result<Tensor> {
+        let weight = f.weight(weight)?;
+        let (e, width) = (self.spec.experts, self.spec.intermediate_size);
+        let product = || match (self.spec.layout, down) {
+            (ExpertLayout::OutIn, _) => x.to_dtype(weight.dtype())?.grouped_linear(&weight, sizes),
+            (ExpertLayout::InOut, _) => x.to_dtype(weight.dtype())?.grouped_linear_transposed(&weight, sizes),
+            (ExpertLayout::Stacked, down) => {
+                let weight = weight.view(&[e, width, weight.size(1)])?;
+                if down { x.grouped_linear_transposed(&weight, sizes) } else { x.grouped_linear(&weight, sizes) }
+            }
+        };
+        if f.profile.is_hf() && self.spec.layout != ExpertLayout::Stacked {
+            f.runtime.without_autocast(product)
+        } else {
+            product()
+        }
+    }
+
+    /// Gate and value joined: `r 2f`, or `r f` twice, -> `r f`.
+    fn gate(&self, f: &Forward, mut maps: Vec<Tensor>) -> Result<Tensor> {
+        let (act, width) = (self.spec.act, self.spec.intermediate_size);
+        let last = maps.pop().ok_or(tensor::Error::Backward("experts without an input map"))?;
+        if let Some(gate) = maps.pop() {
+            if !f.profile.is_hf() {
+                return gated(act, &gate, &last);
+            }
+            return hf::activate(f, act, gate)?.mul(&last);
+        }
+        match self.spec.gate {
+            ExpertGate::Halves => {
+                let halves = last.split(&[width, width], -1)?;
+                drop(last);
+                if f.profile.is_hf() {
+                    hf::activate(f, act, halves[0].clone())?.mul(&halves[1])
+                } else {
+                    gated(act, &halves[0], &halves[1])
+                }
+            }
+            ExpertGate::Clamped { limit, slope } if f.profile.is_hf() => clamped_gate(&last, width, limit, slope),
+            ExpertGate::Clamped { limit, slope } => {
+                // A fused kernel keeps its input alone and makes the small parts anew in backward.
+                let region = move |t: &[Tensor]| {
+                    Ok(std::iter::once(clamped_gate(&t[0], width, limit, slope)?).collect())
+                };
+                Ok(checkpoint(&[&last], region)?.remove(0))
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.name);
+        self.mlp.forward(f, x)
+    }
+}
+
+impl Experts {
+    fn new(b: &Builder<'_>, spec: &MoeSpec, h: u64, layers: u64) -> Result<Self> {
+        let (e, f) = (spec.experts, spec.intermediate_size);
+        let kind = ParamKind::Expert { experts: e, top_k: spec.top_k };
+        let (into, out) = (Init::FanIn(h), Init::ScaledResidual { fan_in: f, layers });
+        let bias = |name, width| -> Result<Option<Tensor>> {
+            spec.expert_bias.then(|| b.param(name, &[e, width], kind, Init::Zeros)).transpose()
+        };
+        if spec.layout == ExpertLayout::Stacked {
+            let _scope = b.runtime().scope("mlp");
+            let stacked = |name, init| b.param(name, &[e * f, h], kind, init);
+            let input = vec![stacked("w1", into)?, stacked("v1", into)?];
+            return Ok(Self { input, input_bias: None, down: stacked("w2", out)?, down_bias: None });
+        }
+        let out_in = spec.layout == ExpertLayout::OutIn;
+        let weight = |name, to, from, init| b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init);
+        Ok(Self {
+            input: vec![weight("gate_up_proj", 2 * f, h, into)?],
+            input_bias: bias("gate_up_proj_bias", 2 * f)?,
+            down: weight("down_proj", h, f, out)?,
+            down_bias: bias("down_proj_bias", h)?,
+        })
+    }
+}
+
+/// Rows of a table by index; the reference's indexing and a fused permutation differ in their gradient.
+fn pick(f: &Forward, table: &Tensor, index: &Tensor) -> Result<Tensor> {
+    if f.profile.is_hf() { table.index(index) } else { table.embedding(index) }
+}
+
+/// Sorts routed rows by their expert.
+///
+/// # Shapes
+/// `r` (i64)
+fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> Result<Rows> {
+    f.runtime.no_grad(|| {
+        let order = chosen.argsort()?;
+        let expert = chosen.gather(0, &order)?;
+        let owner = order.div_scalar(k as f64)?.to_dtype(DType::I64)?;
+        // PyTorch's histogram wants floats on a CPU.
+        let counted = f.profile.is_hf().then(|| expert.to_dtype(DType::F32)).transpose()?;
+        let sizes = expert.bincount(experts)?.to_dtype(DType::I32)?;
+        Ok(Rows { order, expert, owner, sizes, _counted: counted })
+    })
+}
+
+/// `(min(up, limit) + 1) * gate σ(slope gate)`, `gate` held below `limit`, `up` between both; they are neighbours.
+fn clamped_gate(both: &Tensor, width: u64, limit: f64, slope: f64) -> Result<Tensor> {
+    let (gate, up) = (both.narrow_step(-1, 0, width, 2)?, both.narrow_step(-1, 1, width, 2)?);
+    let gate = gate.clamp(f64::NEG_INFINITY, limit)?;
+    let up = up.clamp(-limit, limit)?;
+    let open = gate.mul_scalar(slope)?.sigmoid()?;
+    let glu = gate.mul(&open)?;
+    up.add_scalar(1.0)?.mul(&glu)
 }

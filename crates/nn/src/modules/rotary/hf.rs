@@ -1,7 +1,8 @@
 //! Rotary position embedding in the steps of transformers.
 
 use crate::context::Forward;
-use crate::spec::{RotaryJoin, RotaryPrecision, RotarySpec};
+use crate::spec::{RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec};
+use tensor::ops::rope::RopeStyle;
 use tensor::{DType, Result, Tensor};
 
 /// Cosine and sine, made once per pass.
@@ -14,14 +15,19 @@ pub fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, T
 
 fn make(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
     let rt = &f.runtime;
-    let dtype = if spec.precision == RotaryPrecision::WideTables { DType::F32 } else { dtype };
+    let wide_tables = spec.precision == RotaryPrecision::WideTables || spec.form == RotaryForm::Complex;
+    let dtype = if wide_tables { DType::F32 } else { dtype };
     rt.no_grad(|| {
         let exponents = rt.arange(spec.dim / 2, 0.0, -2.0 / spec.dim as f64, DType::F32)?;
         let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?;
         let positions = rt.arange(f.seq_len, 0.0, 1.0, DType::I64)?.unsqueeze(0)?; // 1 s
         let angles = positions.unsqueeze(-1)?.to_dtype(DType::F32)?.mul(&inv_freq)?; // 1 s d/2
-        let wide =
-            if spec.interleaved && !spec.widened { twice(&angles)? } else { Tensor::cat(&[&angles, &angles], -1)? };
+        let wide = match spec.form {
+            RotaryForm::Halves => angles,
+            RotaryForm::Complex => twice(&angles)?,
+            RotaryForm::RotateHalf if spec.interleaved && !spec.widened => twice(&angles)?,
+            RotaryForm::RotateHalf | RotaryForm::Neighbours => Tensor::cat(&[&angles, &angles], -1)?,
+        };
         let cos = wide.cos()?.mul_scalar(1.0)?.to_dtype(dtype)?;
         let sin = wide.sin()?.mul_scalar(1.0)?.to_dtype(dtype)?;
         Ok((cos, sin))
@@ -48,6 +54,27 @@ fn rotate_half(x: &Tensor, interleaved: bool) -> Result<Tensor> {
     }
     let (x1, x2) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
     Tensor::cat(&[&x2.neg()?, &x1], -1)
+}
+
+/// The two halves of every pair turned apart and joined.
+fn turn_apart(x: &Tensor, cos: &Tensor, sin: &Tensor, form: RotaryForm) -> Result<Tensor> {
+    let half = x.size(-1) / 2;
+    let (x1, x2) = if form == RotaryForm::Neighbours {
+        (x.narrow_step(-1, 0, half, 2)?, x.narrow_step(-1, 1, half, 2)?)
+    } else {
+        let halves = x.split(&[half, half], -1)?;
+        (halves[0].clone(), halves[1].clone())
+    };
+    let first = x1.mul(cos)?.sub(&x2.mul(sin)?)?;
+    let second = x2.mul(cos)?.add(&x1.mul(sin)?)?;
+    Tensor::cat(&[&first, &second], -1)
+}
+
+/// Neighbours as complex numbers: one product each.
+fn turn_complex(x: &Tensor, cos: &Tensor, sin: &Tensor, spec: &RotarySpec) -> Result<Tensor> {
+    let shape = [cos.size(1), cos.size(2)];
+    let (cos, sin) = (cos.view(&shape)?, sin.view(&shape)?);
+    x.to_dtype(DType::F32)?.rope(&cos, &sin, spec.dim, RopeStyle::Interleaved)?.to_dtype(x.dtype())
 }
 
 /// `x cos + rotate_half(x) sin`
@@ -77,7 +104,15 @@ fn join(turned: &Tensor, tail: Option<&Tensor>) -> Result<Tensor> {
 /// `b a s d`, `b k s d` -> the same
 pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
     let (cos, sin) = tables(f, spec, dtype)?;
+    if spec.form == RotaryForm::Complex {
+        return Ok((turn_complex(&q, &cos, &sin, spec)?, turn_complex(&k, &cos, &sin, spec)?));
+    }
     let (mut cos, mut sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
+    if spec.form != RotaryForm::RotateHalf {
+        let half = spec.dim / 2;
+        (cos, sin) = (cos.narrow(-1, 0, half)?, sin.narrow(-1, 0, half)?);
+        return Ok((turn_apart(&q, &cos, &sin, spec.form)?, turn_apart(&k, &cos, &sin, spec.form)?));
+    }
     if spec.widened {
         let half = spec.dim / 2;
         cos = f.runtime.no_grad(|| twice(&cos.narrow(-1, 0, half)?))?;

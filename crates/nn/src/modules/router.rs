@@ -1,0 +1,132 @@
+//! The router of a mixture: scores, choice of experts, their weights.
+
+use crate::context::Forward;
+use crate::param::{Builder, Init, ParamKind};
+use crate::spec::{ExpertGroups, MoeSpec, RouterSpec, Scores};
+use tensor::{DType, Result, Tensor};
+
+/// A router.
+#[derive(Clone, Debug)]
+pub struct Router {
+    spec: RouterSpec,
+    top_k: u64,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    correction: Option<Tensor>,
+}
+
+/// What a router returns.
+pub struct Routed {
+    /// `t e`: kept by the caller until its block ends, as in the reference.
+    pub logits: Tensor,
+    /// `t k`
+    pub weights: Tensor,
+    /// `t k` (i64)
+    pub chosen: Tensor,
+}
+
+impl Router {
+    /// A router over a residual stream of width `h`, in the current module.
+    ///
+    /// # Errors
+    /// If a weight is too large to count.
+    pub fn new(b: &Builder<'_>, moe: &MoeSpec, h: u64) -> Result<Self> {
+        let (spec, e) = (&moe.router, moe.experts);
+        let _scope = b.runtime().scope(spec.name);
+        let (weight, bias) = {
+            let _inner = spec.inner.map(|name| b.runtime().scope(name));
+            let bias = spec.bias.then(|| b.param("bias", &[e], ParamKind::Vector, Init::Zeros)).transpose()?;
+            (b.param("weight", &[e, h], ParamKind::Matrix, Init::FanIn(h))?, bias)
+        };
+        let correction =
+            spec.correction_bias.then(|| b.buffer("e_score_correction_bias", &[e], DType::F32)).transpose()?;
+        Ok(Self { spec: spec.clone(), top_k: moe.top_k, weight, bias, correction })
+    }
+
+    /// `t h -> t e, t k, t k`
+    pub fn forward(&self, f: &Forward, rows: &Tensor) -> Result<Routed> {
+        let _scope = f.runtime.scope(self.spec.name);
+        let spec = &self.spec;
+        let mut logits = self.logits(f, rows)?;
+        let narrow = logits.dtype();
+        let wide = |t: &Tensor| if spec.narrow_scores { Ok(t.clone()) } else { t.to_dtype(DType::F32) };
+        let (mut weights, chosen) = match spec.scores {
+            Scores::SoftmaxOfChosen => {
+                logits = wide(&logits)?;
+                let (top, chosen) = logits.topk(self.top_k, -1)?;
+                (top.softmax(-1)?, chosen)
+            }
+            Scores::Softmax => {
+                let mut scores = wide(&logits)?.softmax(-1)?;
+                if let Some(groups) = spec.groups {
+                    let closed = f.runtime.no_grad(|| {
+                        let best = by_group(&scores, groups)?.max(-1, false)?.0;
+                        closed_experts(&best, groups, scores.size(1))
+                    })?;
+                    scores = scores.masked_fill(&closed, 0.0)?;
+                }
+                scores.topk(self.top_k, -1)?
+            }
+            Scores::Sigmoid => {
+                // The reference takes the sigmoid of the logits as they come; under autocast they are narrow.
+                let scores = if f.profile.is_hf() { logits.sigmoid()? } else { wide(&logits)?.sigmoid()? };
+                let chosen = f.runtime.no_grad(|| self.corrected_choice(&scores.detach()))?;
+                (scores.gather(-1, &chosen)?, chosen)
+            }
+        };
+        if spec.normalise {
+            let mut sum = weights.sum(&[-1], true)?;
+            if spec.scores == Scores::Sigmoid {
+                sum = sum.add_scalar(1e-20)?;
+            }
+            weights = weights.div(&sum)?;
+        }
+        if let Some(scale) = spec.scale {
+            weights = weights.mul_scalar(scale)?;
+        }
+        if spec.narrow_weights || !f.profile.is_hf() {
+            weights = weights.to_dtype(if f.profile.is_hf() { narrow } else { rows.dtype() })?;
+        }
+        Ok(Routed { logits, weights, chosen })
+    }
+
+    fn logits(&self, f: &Forward, rows: &Tensor) -> Result<Tensor> {
+        let _inner = self.spec.inner.map(|name| f.runtime.scope(name));
+        if self.spec.f32_map && f.profile.is_hf() {
+            return rows.to_dtype(DType::F32)?.linear(&self.weight.to_dtype(DType::F32)?, None);
+        }
+        let bias = self.bias.as_ref().map(|b| f.weight(b)).transpose()?;
+        rows.linear(&f.weight(&self.weight)?, bias.as_ref())
+    }
+
+    /// The experts with the largest scores; the correction decides who is chosen, not with which weight.
+    fn corrected_choice(&self, scores: &Tensor) -> Result<Tensor> {
+        let mut scores = match &self.correction {
+            Some(bias) => scores.add(bias)?,
+            None => scores.clone(),
+        };
+        if let Some(groups) = self.spec.groups {
+            // A group is as good as its two best experts together.
+            let best = by_group(&scores, groups)?.topk(2, -1)?.0.sum(&[-1], false)?;
+            let closed = closed_experts(&best, groups, scores.size(1))?;
+            scores = scores.masked_fill(&closed, f64::NEG_INFINITY)?;
+        }
+        Ok(scores.topk(self.top_k, -1)?.1)
+    }
+}
+
+/// `t (g n) -> t g n`
+fn by_group(scores: &Tensor, groups: ExpertGroups) -> Result<Tensor> {
+    scores.view(&[scores.size(0), groups.count, scores.size(1) / groups.count])
+}
+
+/// Mask `t e` of the experts outside of the best groups, from the score `t g` of each group.
+fn closed_experts(best: &Tensor, groups: ExpertGroups, experts: u64) -> Result<Tensor> {
+    let (tokens, rt) = (best.size(0), best.runtime());
+    let open = best.topk(groups.kept, -1)?.1;
+    let mask = rt.zeros(&[tokens, groups.count], best.dtype())?;
+    let one = rt.ones(&[], best.dtype())?.expand(open.shape())?;
+    mask.scatter_(1, &open, &one)?;
+    let mask = mask.unsqueeze(-1)?.expand(&[tokens, groups.count, experts / groups.count])?;
+    mask.reshape(&[tokens, experts])?.to_dtype(DType::Bool)?.logical_not()
+}

@@ -1,0 +1,114 @@
+//! Mixtures of experts, as data.
+
+use super::{Activation, MlpSpec};
+
+/// A mixture of experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoeSpec {
+    /// Number of routed experts.
+    pub experts: u64,
+    /// Routed experts per token.
+    pub top_k: u64,
+    /// Inner width of a routed expert.
+    pub intermediate_size: u64,
+    /// Activation of the experts.
+    pub act: Activation,
+    /// Router.
+    pub router: RouterSpec,
+    /// Experts every token passes.
+    pub shared: Option<SharedSpec>,
+    /// How the weights of the routed experts lie.
+    pub layout: ExpertLayout,
+    /// How gate and value meet.
+    pub gate: ExpertGate,
+    /// Whether expert maps have biases.
+    pub expert_bias: bool,
+    /// Module name of the container of expert weights.
+    pub name: &'static str,
+}
+
+/// How the weights of all experts lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ExpertLayout {
+    /// `gate_up_proj (e 2f h)`, `down_proj (e h f)`.
+    #[default]
+    OutIn,
+    /// `gate_up_proj (e h 2f)`, `down_proj (e f h)` (GPT-OSS).
+    InOut,
+    /// `w1`, `v1`, `w2`, each `((e f) h)`, in a module `mlp` (DBRX).
+    Stacked,
+}
+
+/// How gate and value of an expert meet.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum ExpertGate {
+    /// `act(gate) * up` of the two halves.
+    #[default]
+    Halves,
+    /// Neighbouring columns, both held below `limit`: `(up + 1) * gate σ(slope gate)` (GPT-OSS).
+    Clamped {
+        /// Bound.
+        limit: f64,
+        /// Slope of the sigmoid.
+        slope: f64,
+    },
+}
+
+/// A router.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct RouterSpec {
+    /// Module name.
+    pub name: &'static str,
+    /// Name of a module inside that holds the map (DBRX).
+    pub inner: Option<&'static str>,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// How logits become weights.
+    pub scores: Scores,
+    /// Whether the reference computes the map in f32 (DeepSeek, GLM).
+    pub f32_map: bool,
+    /// Whether scores stay in the dtype of the logits instead of f32 (GPT-OSS, DBRX).
+    pub narrow_scores: bool,
+    /// Whether the reference casts the weights of the chosen back to the dtype of the logits.
+    pub narrow_weights: bool,
+    /// Whether a per-expert bias (a buffer, not trained by gradients) corrects the choice.
+    pub correction_bias: bool,
+    /// The choice is confined to the best groups of experts.
+    pub groups: Option<ExpertGroups>,
+    /// Whether the weights of the chosen experts are normalised to sum to one.
+    pub normalise: bool,
+    /// The weights of the chosen experts are multiplied with this.
+    pub scale: Option<f64>,
+}
+
+/// Group-limited routing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Number of groups.
+    pub count: u64,
+    /// Groups a token may choose from.
+    pub kept: u64,
+}
+
+/// How logits of a router become weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Scores {
+    /// Softmax over all experts, of which the largest are chosen.
+    #[default]
+    Softmax,
+    /// The largest logits are chosen; softmax over them (Granite, GPT-OSS).
+    SoftmaxOfChosen,
+    /// Sigmoid of each.
+    Sigmoid,
+}
+
+/// Shared experts of a mixture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedSpec {
+    /// The MLP.
+    pub mlp: MlpSpec,
+    /// Module name.
+    pub name: &'static str,
+    /// Module name of a scalar sigmoid gate on it. Where there is one, the reference runs the shared experts first.
+    pub gate: Option<&'static str>,
+}
