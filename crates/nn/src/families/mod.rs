@@ -82,6 +82,8 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     if let (Some(name), true) = (assume, stated.as_deref() != assume) {
         reader.assume("model_type", name, "given by --assume");
     }
+    // What a file is stored in says nothing of how it is trained: the precision recipe does.
+    reader.known(&["dtype", "torch_dtype"]);
     let mut spec = read(&mut reader);
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
     let resolved = reader.finish()?;
