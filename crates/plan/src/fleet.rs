@@ -25,12 +25,12 @@ impl Fleet {
     /// The dense peak of one device.
     ///
     /// # Errors
-    /// `T0301` where the device has no rate for this arithmetic; the rates it has are listed.
+    /// `T0401` where the device has no rate for this arithmetic; the rates it has are listed.
     pub fn peak(&self) -> Result<&Peak, Diagnostic> {
         self.hardware.peak(self.precision).ok_or_else(|| {
             let known: Vec<_> = self.hardware.peaks().iter().map(|peak| peak.precision.name()).collect();
             let message = format!("{} has no dense peak for {}", self.hardware.display, self.precision);
-            Diagnostic::error("T0301", message)
+            Diagnostic::error("T0401", message)
                 .why("the hardware table holds only rates that a source states")
                 .help(format!("--dtype {}", known.join(" | --dtype ")))
                 .help("--peak 100TFLOP/s, if you know it")
@@ -40,13 +40,13 @@ impl Fleet {
     /// The same devices with a dense peak that the user knows.
     ///
     /// # Errors
-    /// `T0302` for a rate that the table knows to be sparse: as a denominator it would halve every utilization.
+    /// `T0402` for a rate that the table knows to be sparse: as a denominator it would halve every utilization.
     pub fn with_peak(mut self, rate: FlopPerSecond) -> Result<Self, Diagnostic> {
         let sparse = self.hardware.recognise(rate).find(|other| other.variant == Variant::Sparse);
         if let Some(sparse) = sparse {
             let message = format!("{rate} is the sparse {} rate of {}", sparse.precision, self.hardware.display);
             let dense = self.hardware.peak(sparse.precision).map(|peak| format!("its dense peak is {}", peak.rate));
-            return Err(Diagnostic::error("T0302", message)
+            return Err(Diagnostic::error("T0402", message)
                 .why("it counts the zeros of 2:4 sparsity as work, so a utilization of it is half of what it should be")
                 .help(dense.unwrap_or_else(|| "give the dense peak".to_owned())));
         }

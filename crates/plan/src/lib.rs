@@ -6,6 +6,10 @@
 //! | module | answers |
 //! |---|---|
 //! | [`time`] | how long, at which utilization, for how much |
+//! | [`mfu`] | which utilization a measured speed is |
+//! | [`fit`] | what the states of a model need, and the largest that fits |
+//! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
+//! | [`explain`] | a formula with its source |
 //! | [`states`] | bytes of parameters, gradients and optimizer states |
 //! | [`hardware`] | what an accelerator can do, and who says so |
 //! | [`formulas`] | the closed forms of the field, as cross-checks |
@@ -13,12 +17,18 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod dtype_report;
+pub mod einsum_report;
+pub mod explain;
+pub mod fit;
 pub mod fleet;
+pub mod flops;
 pub mod formulas;
 pub mod hardware;
-pub mod flops;
+pub mod hw_report;
 pub mod largest;
 pub mod ledger;
+pub mod mfu;
 pub mod model;
 pub mod nearest;
 pub mod params;
@@ -29,5 +39,5 @@ pub mod sharding;
 pub mod states;
 pub mod summary;
 pub mod time;
-pub mod work;
 pub mod timeline;
+pub mod work;

@@ -40,10 +40,10 @@ pub enum Verdict {
     No,
 }
 
-/// The first line: the answer, then what qualifies it.
+/// The first line: the answer, then what qualifies it. All that `-q` leaves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Headline {
-    /// The answer itself, such as `143.9 days`; all that `-q` leaves.
+    /// The answer itself, such as `143.9 days`.
     pub answer: Phrase,
     /// What it holds for, such as `on 1,024 × H100 SXM at 50 % MFU`; one phrase for each remark.
     pub qualifiers: Vec<Phrase>,

@@ -71,7 +71,7 @@ pub enum Recipe {
 named!(
     Recipe,
     "precision recipe",
-    "T0310",
+    "T0410",
     Fp32 = "fp32" | "f32" | "float32",
     Bf16Master = "bf16-master",
     Bf16MasterFp32Grads = "bf16-master-fp32-grads",
@@ -100,7 +100,7 @@ pub enum Optimizer {
 named!(
     Optimizer,
     "optimizer whose memory is known",
-    "T0311",
+    "T0411",
     Sgd = "sgd",
     Momentum = "momentum" | "sgd-momentum",
     AdaGrad = "adagrad",
@@ -136,7 +136,7 @@ pub enum Zero {
     Parameters,
 }
 
-named!(Zero, "ZeRO stage", "T0312", None = "0" | "none", States = "1", Gradients = "2", Parameters = "3" | "fsdp",);
+named!(Zero, "ZeRO stage", "T0412", None = "0" | "none", States = "1", Gradients = "2", Parameters = "3" | "fsdp",);
 
 /// Bytes that each parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

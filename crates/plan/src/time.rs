@@ -339,7 +339,7 @@ fn mfu_cell(mfu: Mfu) -> Cell {
 pub fn implausible(mfu: Mfu) -> Option<Diagnostic> {
     (mfu.get() > PLAUSIBLE_MFU).then(|| {
         let message = format!("an MFU of {mfu} is rare: well-run training reaches 30 to 50 %");
-        Diagnostic::warning("T0303", message)
+        Diagnostic::warning("T0403", message)
             .help("check the device, the number of tokens and the time it is computed from")
     })
 }

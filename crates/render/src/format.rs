@@ -73,7 +73,11 @@ pub(crate) fn piece(cell: &Cell, units: Units) -> Piece {
         },
         Cell::Exact(count) => Piece::whole(exact(*count)),
         Cell::Number { value, decimals } => Piece::whole(number(*value, usize::from(*decimals))),
-        Cell::Tiny(value) => Piece::whole(if *value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }),
+        Cell::Tiny(value) => Piece::whole(match value.abs() {
+            0.0 => "0".to_owned(),
+            0.1.. => format!("{value:.1}"),
+            _ => format!("{value:.1e}"),
+        }),
         Cell::Dollars(amount) => Piece::whole(dollars(*amount)),
     }
 }
@@ -235,6 +239,8 @@ mod tests {
             (Cell::Exact(0), "0"),
             (Cell::Number { value: -1234.5, decimals: 2 }, "-1,234.50"),
             (Cell::Tiny(-0.000_24), "-2.4e-4"),
+            (Cell::Tiny(-1.0), "-1.0"),
+            (Cell::Tiny(0.0), "0"),
             (Cell::Dollars(2.5), "$2.50"),
             (Cell::Dollars(8_842_500.0), "$8,842,500"),
             (Cell::Empty, ""),

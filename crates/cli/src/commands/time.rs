@@ -18,9 +18,6 @@ pub struct Time {
     /// Tokens to train on
     #[arg(long, value_name = "N")]
     pub tokens: Option<String>,
-    /// Devices
-    #[command(flatten)]
-    pub fleet: FleetArgs,
     /// Model FLOP utilization, such as 0.4 or 40% [default: a range, 0.3 to 0.5]
     #[arg(long, value_name = "SHARE", conflicts_with = "days")]
     pub mfu: Option<String>,
@@ -33,6 +30,9 @@ pub struct Time {
     /// FLOP of one trained token, instead of a model
     #[arg(long, value_name = "FLOP", conflicts_with = "model")]
     pub flops_per_token: Option<String>,
+    /// Devices
+    #[command(flatten)]
+    pub fleet: FleetArgs,
 }
 
 impl Time {

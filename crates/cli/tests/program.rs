@@ -1,0 +1,386 @@
+//! The program as its users run it: text and JSON of every command that needs no traced model, streams and exit codes.
+//!
+//! Expected values come from the questions that the commands answer (lecture arithmetic, data sheets, cases of users), not
+//! from the program.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn napkin(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    command.args(words).env_remove("COLUMNS").env_remove("NO_COLOR");
+    command
+}
+
+fn run(words: &[&str]) -> Output {
+    napkin(words).output().expect("the program starts")
+}
+
+fn utf8(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("output is UTF-8")
+}
+
+/// Standard output of a question with an answer.
+fn answer(words: &[&str]) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", utf8(&output.stderr));
+    assert_eq!(utf8(&output.stderr), "", "{words:?}");
+    utf8(&output.stdout).to_owned()
+}
+
+/// Standard error of a question that is wrong.
+fn refusal(words: &[&str]) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {}", utf8(&output.stdout));
+    assert_eq!(utf8(&output.stdout), "", "{words:?}");
+    utf8(&output.stderr).to_owned()
+}
+
+fn split(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// The text after `"name": ` in a JSON document.
+fn field<'a>(json: &'a str, name: &str) -> &'a str {
+    let key = format!("\"{name}\": ");
+    let from = json.find(&key).unwrap_or_else(|| panic!("no {name} in {json}")) + key.len();
+    json[from..].split([',', '\n']).next().unwrap_or_default()
+}
+
+fn number(json: &str, name: &str) -> f64 {
+    field(json, name).parse().unwrap_or_else(|_| panic!("{name} is {}", field(json, name)))
+}
+
+const LECTURE: [&str; 9] = ["time", "dense:70B", "--tokens", "15T", "--hw", "h100-sxm", "-n", "1024", "--mfu=0.5"];
+
+#[test]
+fn time_of_the_lecture() {
+    assert_eq!(
+        answer(&LECTURE),
+        "\
+143.9 days   on 1,024 × H100 SXM at 50 % MFU
+
+  work          6.30e24 FLOP    6 × 70e9 params × 15e12 tokens
+  peak          989.5 TFLOP/s   bf16, dense · NVIDIA H100 Tensor Core GPU datasheet, 2023
+  rate          506.6 PFLOP/s   1,024 × 989.5 TFLOP/s × 0.50
+  device-hours  3.54 M
+
+assumed
+  MFU 0.50            given by --mfu
+  dtype bf16          arithmetic of the matrix multiplications  (--dtype)
+  FLOP per token 6N   no config.json, so attention is not counted; pass a config.json to count it
+                      (8B at 8k context: +6.8 %)
+"
+    );
+    assert_eq!(answer(&[&LECTURE[..], &["-q"]].concat()), "143.9 days   on 1,024 × H100 SXM at 50 % MFU\n");
+}
+
+#[test]
+fn time_as_json() {
+    let json = answer(&[&LECTURE[..], &["--json", "--price", "2.5"]].concat());
+    assert_eq!(field(&json, "schema"), "\"napkin.time/1\"");
+    assert_eq!(field(&json, "napkin"), format!("\"{}\"", env!("CARGO_PKG_VERSION")));
+    let result = &json[json.find("\"result\"").expect("a result")..];
+    assert_eq!(field(result, "flop"), "6300000000000000000000000");
+    assert!((number(result, "days") - 143.93).abs() < 0.01);
+    assert!((number(result, "device_hours") - 3_537_140.0).abs() < 1.0);
+    assert!((number(result, "mfu") - 0.5).abs() < f64::EPSILON);
+    assert!((number(result, "cost_usd") - 8_842_850.0).abs() < 5.0);
+    assert_eq!(json, answer(&[&LECTURE[..], &["--json", "--price", "2.5"]].concat()), "same inputs, same bytes");
+}
+
+#[test]
+fn time_without_an_mfu_is_a_range() {
+    let text = answer(&LECTURE[..8]);
+    let first = text.lines().next().unwrap_or_default();
+    assert_eq!(first, "143.9 days to 239.9 days   on 1,024 × H100 SXM at 50 % to 30 % MFU");
+    assert!(text.contains("MFU 0.30 to 0.50    what well-run training reaches"), "{text}");
+}
+
+/// plan-01: 130 B parameters and 400 B tokens in 60 days on 768 A100.
+#[test]
+fn a_deadline_asks_for_an_mfu() {
+    let words = ["time", "dense:130B", "--tokens", "400B", "--hw", "a100-sxm-40gb", "-n", "768", "--days"];
+    let text = answer(&[&words[..], &["60"]].concat());
+    assert!(text.starts_with("25.1 % MFU   for 60 days on 768 × A100 SXM 40 GB\n"), "{text}");
+    assert!(text.lines().any(|line| split(line).starts_with(&["HFU", "33.5", "%"])), "{text}");
+    let output = run(&[&words[..], &["7"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(utf8(&output.stdout).contains("not possible: more than the dense peak"));
+}
+
+#[test]
+fn eight_cards_hold_forty_billion_parameters() {
+    let words = ["fit", "--hw", "h100-sxm", "-n", "8", "--optimizer", "adamw", "--zero", "3", "--states-only"];
+    let text = answer(&words);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "42.8 B parameters   states fill 8 × 79.65 GiB exactly; nothing is left for activations");
+    assert_eq!(
+        lines[2],
+        "  per parameter     16 B     parameter 4 + gradient 4 + exp_avg 4 + exp_avg_sq 4   (fp32, adamw)"
+    );
+    assert!(text.contains("  by nominal size   40.0 B   8 × 80e9 B"), "{text}");
+    let master = answer(&[&words[..], &["--precision", "bf16-master", "--json"]].concat());
+    assert_eq!(field(&master, "parameters_nominal"), "40000000000");
+    assert_eq!(field(&master, "total"), "16");
+}
+
+/// plan-07: ZeRO-2 does not fit, full sharding does.
+#[test]
+fn what_does_not_fit_is_a_no() {
+    let words =
+        ["fit", "dense:23572403200", "--states-only", "--memory", "80GiB", "-n", "8", "--precision", "bf16-master"];
+    let output = run(&[&words[..], &["--zero", "2"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = utf8(&output.stdout);
+    assert!(text.starts_with("82.33 GiB of 80.00 GiB   does not fit, 2.33 GiB over"), "{text}");
+    let yes = answer(&[&words[..], &["--zero", "3"]].concat());
+    assert!(yes.starts_with("43.91 GiB of 80.00 GiB   states fit, 36.09 GiB left for activations"), "{yes}");
+}
+
+#[test]
+fn mfu_of_a_multiplication() {
+    let words = ["mfu", "--matmul", "16384x32768x8192", "--hw", "h100-sxm"];
+    let text = answer(&[&words[..], &["--seconds", "0.16", "--dtype", "fp32"]].concat());
+    assert!(text.starts_with("82.1 % MFU   of 67.0 TFLOP/s (fp32, dense) on 1 × H100 SXM\n"), "{text}");
+    assert!(text.contains("2 × 16,384 × 32,768 × 8,192 = 8.796 TFLOP in 160 ms"), "{text}");
+    let json = answer(&[&words[..], &["--seconds", "0.03", "--dtype", "bf16", "--json"]].concat());
+    assert_eq!(field(&json, "flop"), "8796093022208");
+    let result = &json[json.find("\"result\"").expect("a result")..];
+    assert!((number(result, "mfu") - 0.296).abs() < 0.001);
+}
+
+/// mfu-01, mfu-03, mfu-05, mfu-09 and mfu-11: the right value each time, and each mistake named.
+#[test]
+fn mfu_of_training() {
+    for (words, starts) in [
+        ("--printed 104% --printed-peak 312TFLOP/s --hw h100-sxm", "32.8 % MFU"),
+        ("--printed 15% --printed-peak 835TFLOP/s --hw a100-sxm-80gb", "40.1 % MFU"),
+        ("--flops-per-token 46.87GFLOP --tokens-per-second 9600 --hw h100-sxm", "45.5 % MFU"),
+        ("--flops-per-token 46.87GFLOP --tokens-per-second 13000 --hw h100-sxm --dtype fp8", "30.8 % MFU"),
+        ("--flops-per-token 854.8MFLOP --step-time 505ms --tokens-per-step 61440 --hw a100-sxm-40gb", "33.3 % MFU"),
+    ] {
+        let words: Vec<&str> = std::iter::once("mfu").chain(words.split(' ')).collect();
+        let text = answer(&words);
+        assert!(text.starts_with(starts), "{words:?}: {text}");
+    }
+    let fp8 = answer(&split("mfu --flops-per-token 46.87GFLOP --tokens-per-second 13000 --hw h100-sxm --dtype fp8"));
+    assert!(fp8.lines().any(|line| split(line).starts_with(&["of", "bf16", "61.6", "%"])), "{fp8}");
+    let sparse = refusal(&split("mfu dense:7B --tokens-per-second 9600 --hw h100-sxm --peak 1979TFLOP/s"));
+    assert!(sparse.starts_with("error[T0402]: 1.98 PFLOP/s is the sparse bf16 rate of H100 SXM"), "{sparse}");
+    let card = refusal(&split("mfu --printed 104% --printed-peak 312TFLOP/s --hw a100-sxm-80gb"));
+    assert!(card.starts_with("error[T0404]: 104.0 % of the peak cannot be"), "{card}");
+    assert!(card.contains("--hw h100-sxm (32.8 %)"), "{card}");
+    let one = refusal(&split(
+        "mfu --flops-per-token 854.8MFLOP --step-time 505ms --tokens-per-step 491520 --hw a100-sxm-40gb",
+    ));
+    assert!(one.contains("-n 8, if the tokens are those of a node of 8 devices: 33.3 %"), "{one}");
+}
+
+#[test]
+fn a_number_in_each_format() {
+    assert_eq!(
+        answer(&["dtype", "0.1"]),
+        "\
+0.1 in 5 formats
+
+  format  bits                                stored               relative error
+  fp32    0 01111011 10011001100110011001101  0.10000000149011612          1.5e-8
+  bf16    0 01111011 1001101                  0.10009765625                9.8e-4
+  fp16    0 01011 1001100110                  0.0999755859375             -2.4e-4
+  e4m3    0 0011 101                          0.1015625                    1.6e-2
+  e5m2    0 01011 10                          0.09375                     -6.3e-2
+"
+    );
+    let small = answer(&["dtype", "1e-8"]);
+    assert!(small.contains("1.0011717677116394e-08"), "{small}");
+    assert!(small.contains("below the smallest subnormal 6.0e-08"), "{small}");
+    // dtype-01: the smallest steps that move a bf16 weight of 1.
+    let one = answer(&["dtype", "1.0", "--format", "bf16"]);
+    assert!(one.contains("moved up by more than 0.00390625"), "{one}");
+    assert!(one.contains("moved down by more than 0.001953125"), "{one}");
+    let table = answer(&["dtype", "--table"]);
+    let max =
+        |format| table.lines().map(split).find(|words| words.first() == Some(&format)).map(|words| words[4].to_owned());
+    assert_eq!((max("e4m3").as_deref(), max("e5m2").as_deref()), (Some("448"), Some("57344")));
+}
+
+#[test]
+fn einsum_of_the_design() {
+    let words = [
+        "einsum",
+        "b s1 h, b s2 h -> b s1 s2",
+        "b=8",
+        "s1=1024",
+        "s2=1024",
+        "h=128",
+        "--dtype",
+        "bf16",
+        "--hw",
+        "h100-sxm",
+    ];
+    assert_eq!(
+        answer(&words),
+        "\
+2.147 GFLOP   20.97 MB moved   102.4 FLOP/B   memory-bound on H100 SXM (ridge 295.4 FLOP/B)
+
+  compute      2.17 µs   at 989.5 TFLOP/s (bf16, dense)
+  memory       6.26 µs   at 3.35 TB/s
+  upper bound  34.7 %    of the peak: no MFU above it
+
+  contracted h · batch b · output b s1 s2 · lowers to 8 matmuls 1024 × 128 × 1024 · output 16.78 MB
+
+assumed
+  traffic   each operand read once, each result written once
+"
+    );
+    let json = answer(&[&words[..], &["--json"]].concat());
+    assert_eq!(field(&json, "bytes_moved"), "20971520");
+    assert_eq!(field(&json[json.find("\"result\"").expect("a result")..], "flop"), "2147483648");
+}
+
+/// Three operands: (10 × 1000) (1000 × 10) (10 × 1000) is 200 k + 200 k FLOP from the left, 20 M + 20 M from the right.
+#[test]
+fn einsum_finds_the_order() {
+    let text = answer(&["einsum", "ij,kl,jk->il", "i=10", "j=1000", "k=10", "l=1000"]);
+    assert!(text.starts_with("400.0 kFLOP"), "{text}");
+    assert!(text.contains("operand 1 × operand 3"), "{text}");
+    assert!(text.contains("left to right"), "{text}");
+    let wrong = refusal(&["einsum", "a b, b c -> a d", "a=1", "b=2", "c=3"]);
+    assert!(wrong.contains("error[T0431]") && wrong.contains('^'), "{wrong}");
+}
+
+#[test]
+fn hardware_with_sources() {
+    let list = answer(&["hw"]);
+    let row =
+        |name| list.lines().map(split).find(|words| words.first() == Some(&name)).map(|words| words[1].to_owned());
+    // hardware-01, hardware-03, hardware-05: dense, fp32-accumulating peaks.
+    for (name, bf16) in [
+        ("h100-sxm", "989.5"),
+        ("h100-pcie", "756.5"),
+        ("h100-nvl", "835.5"),
+        ("h20", "148.0"),
+        ("b200", "2,250.0"),
+        ("mi250x", "191.5"),
+        ("rtx-4090", "165.2"),
+        ("a10", "125.0"),
+    ] {
+        assert_eq!(row(name).as_deref(), Some(bf16), "{name}");
+    }
+    let one = answer(&["hw", "h100-sxm"]);
+    assert!(
+        one.contains("NVIDIA H100 Tensor Core GPU datasheet, 2023") && one.contains("never a denominator"),
+        "{one}"
+    );
+    assert!(answer(&["hw", "h100-sxm", "b200"]).starts_with("H100 SXM · B200"));
+    assert_eq!(
+        refusal(&["hw", "h100"]),
+        "error: `--hw h100` is ambiguous: h100-sxm, h100-pcie, h100-nvl     try: give one of them, such as `--hw \
+         h100-sxm`: they differ in rate or memory\n"
+    );
+}
+
+#[test]
+fn formulas_are_explained() {
+    let text = answer(&["explain", "6nd", "N=70B", "D=15T"]);
+    assert!(
+        text.starts_with("6,300,000,000,000,000,000,000,000 FLOP = 6.30e24 FLOP   FLOP of a training run\n"),
+        "{text}"
+    );
+    assert!(text.contains("Kaplan et al. 2020") && text.contains("crates/plan/src/formulas/flop.rs:"), "{text}");
+    assert!(refusal(&["explain", "6ndd"]).contains("did you mean 6nd"));
+    let explained = answer(&[&LECTURE[..], &["--explain"]].concat());
+    assert!(explained.contains("work = 6·N·D = 6 × 70e9 × 15e12 = 6.30e24 FLOP"), "{explained}");
+}
+
+#[test]
+fn all_problems_at_once() {
+    let words =
+        ["time", "dense:70X", "--tokens", "15Q", "--hw", "h100", "-n", "some", "--mfu", "40", "--price", "free"];
+    let text = refusal(&words);
+    for part in ["70X", "15Q", "--hw h100", "--devices: ", "--mfu: MFU `40` is above 1", "price `free`"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let json = refusal(&[&words[..], &["--json"]].concat());
+    assert!(json.starts_with("{\n  \"schema\": \"napkin.error/1\""), "{json}");
+    assert_eq!(json.matches("\"severity\": \"error\"").count(), 6, "{json}");
+    assert!(refusal(&["time", "dense:70B"]).contains("`--tokens` is needed"));
+    assert!(refusal(&["fit", "--states-only", "--memory", "80G"]).contains("80e9 bytes"));
+    assert!(refusal(&["timee"]).contains("'time'"));
+    assert!(refusal(&["time", "--json", "--bogus"]).starts_with('{'));
+}
+
+/// No words make it panic: exit code 3 is for mistakes of the program.
+#[test]
+fn odd_words_are_refused_or_answered() {
+    for words in [
+        "time dense:0 --tokens 1 --hw h100-sxm",
+        "time dense:70B --tokens 0 --hw h100-sxm",
+        "time dense:18446744073709551615 --tokens 18446744073709551615 --hw h100-sxm -n 18446744073709551615",
+        "time dense:70B --tokens 15T --hw h100-sxm -n 0",
+        "time dense:70B --tokens 15T --hw h100-sxm --mfu 0",
+        "time dense:70B --tokens 15T --hw h100-sxm --days 0",
+        "time dense:70B --tokens 15T --hw h100-sxm --days 1e-300",
+        "time dense:70B --tokens 15T --hw t4 --dtype bf16",
+        "fit --states-only --hw h100-sxm -n 18446744073709551615 --zero 3",
+        "fit --states-only --memory 0 -n 1",
+        "mfu --matmul 0x0x0 --seconds 0 --hw h100-sxm",
+        "mfu --matmul 1x1 --seconds 1 --hw h100-sxm",
+        "mfu dense:7B --tokens-per-second 1e300 --hw h100-sxm",
+        "dtype nan inf -inf 1e400 -- -1",
+        "einsum ij,jk->ik i=18446744073709551615 j=18446744073709551615 k=18446744073709551615",
+        "einsum i-> i=0",
+        "explain 6nd N=1e38 D=1e38",
+        "explain time C=1 n=0 P=0 MFU=0",
+    ] {
+        let output = run(&split(words));
+        assert!(matches!(output.status.code(), Some(0..=2)), "{words}: {}", utf8(&output.stderr));
+    }
+}
+
+/// A new folder under the target folder of this build.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[test]
+fn files_by_extension_and_never_overwritten() {
+    let folder = folder("files");
+    for (name, begins) in [
+        ("a.txt", "143.9 days"),
+        ("a.md", "**143.9 days**"),
+        ("a.csv", "section,item,quantity,value,unit\n,answer,,143.9 days,\n"),
+        ("a.json", "{\n  \"schema\": \"napkin.time/1\""),
+    ] {
+        let path = folder.join(name);
+        let path = path.to_str().expect("a path in UTF-8");
+        assert_eq!(answer(&[&LECTURE[..], &["-o", path]].concat()), "");
+        let text = std::fs::read_to_string(path).expect("a file");
+        assert!(text.starts_with(begins), "{text}");
+        assert!(refusal(&[&LECTURE[..], &["-o", path]].concat()).contains("exists already"));
+        answer(&[&LECTURE[..], &["-o", path, "--force"]].concat());
+    }
+    assert!(refusal(&[&LECTURE[..], &["-o", "a.docx"]].concat()).contains(".txt, .md, .csv or .json"));
+}
+
+#[test]
+fn streams() {
+    // Nobody reads: no complaint.
+    let mut child = napkin(&["hw"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), utf8(&output.stderr)), (Some(0), ""));
+    // Colour on demand only.
+    assert!(!answer(&LECTURE).contains('\u{1b}'));
+    assert!(answer(&[&LECTURE[..], &["--color", "always"]].concat()).contains("\u{1b}[1m143.9 days\u{1b}[0m"));
+    assert!(answer(&[&LECTURE[..], &["--ascii"]].concat()).is_ascii());
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(answer(&["completions", shell]).contains("napkin"), "{shell}");
+    }
+    assert!(answer(&["--help"]).contains("Usage: napkin"));
+    assert!(answer(&["--version"]).starts_with("napkin "));
+}

@@ -1,0 +1,364 @@
+//! What fits, by states alone: the largest parameter count, or whether a given one fits, for each ZeRO stage.
+//!
+//! A traced model, with activations, is the business of the ledger.
+
+use units::{Bytes, Diagnostic, Diagnostics, Params};
+
+use crate::formulas::known;
+use crate::hardware::Hardware;
+use crate::phrase;
+use crate::report::{
+    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
+};
+use crate::states::{Optimizer, ParameterBytes, Recipe, Zero};
+
+/// The memory of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Memory {
+    /// A device of the table: as the runtime reports it, and nominal.
+    Of(Box<Hardware>),
+    /// A size the user gave.
+    Given(Bytes),
+}
+
+impl Memory {
+    /// The bytes to plan with.
+    pub fn capacity(&self) -> Bytes {
+        match self {
+            Self::Of(hardware) => hardware.capacity(),
+            Self::Given(bytes) => *bytes,
+        }
+    }
+
+    fn nominal(&self) -> Option<Bytes> {
+        match self {
+            Self::Of(hardware) => Some(hardware.capacity_nominal()),
+            Self::Given(_) => None,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Of(hardware) => hardware.display.clone(),
+            Self::Given(_) => "devices".to_owned(),
+        }
+    }
+}
+
+/// A value with the knowledge whether somebody gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice<T> {
+    /// The value.
+    pub value: T,
+    /// True if it was given, not assumed.
+    pub given: bool,
+}
+
+impl<T> Choice<T> {
+    /// What the user gave, or else the default.
+    pub fn or(given: Option<T>, default: T) -> Self {
+        let is_given = given.is_some();
+        Self { value: given.unwrap_or(default), given: is_given }
+    }
+
+    const fn origin(&self) -> Origin {
+        if self.given { Origin::Given } else { Origin::Default }
+    }
+}
+
+/// The question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatesRequest {
+    /// Memory of one device.
+    pub memory: Memory,
+    /// How many, all of them data-parallel.
+    pub devices: Choice<u64>,
+    /// Which copy in which type.
+    pub recipe: Choice<Recipe>,
+    /// Whose states.
+    pub optimizer: Choice<Optimizer>,
+    /// What is divided.
+    pub zero: Choice<Zero>,
+    /// A model to fit; without one, the largest is asked for.
+    pub parameters: Option<(String, Params)>,
+}
+
+impl StatesRequest {
+    /// Answers it.
+    ///
+    /// # Errors
+    /// No devices.
+    pub fn report(&self) -> Result<Report, Diagnostics> {
+        if self.devices.value == 0 {
+            return Err(Diagnostic::error("", "nothing fits on no devices").help("--devices 8").into());
+        }
+        let mut report = match &self.parameters {
+            Some((name, parameters)) => self.given(name, *parameters),
+            None => self.largest(),
+        };
+        let bytes = self.bytes();
+        report.inputs = Value::map()
+            .with(
+                "model",
+                self.parameters
+                    .as_ref()
+                    .map(|(name, n)| Value::map().with("name", name.as_str()).with("parameters", *n)),
+            )
+            .with(
+                "hardware",
+                match &self.memory {
+                    Memory::Of(hardware) => Some(hardware.name.as_str()),
+                    Memory::Given(_) => None,
+                },
+            )
+            .with("devices", self.devices.value)
+            .with("precision", self.recipe.value.name())
+            .with("optimizer", self.optimizer.value.name())
+            .with("zero", self.zero.value as u8);
+        report.result.insert("bytes_per_parameter", per_parameter(bytes));
+        report.assumptions = self.assumptions(bytes);
+        Ok(report)
+    }
+
+    fn bytes(&self) -> ParameterBytes {
+        ParameterBytes::of(self.recipe.value, self.optimizer.value)
+    }
+
+    fn each(&self, capacity: Bytes) -> Phrase {
+        phrase![self.devices.value, " × ", capacity]
+    }
+
+    fn largest(&self) -> Report {
+        let (bytes, zero, dp) = (self.bytes(), self.zero.value, self.devices.value);
+        let capacity = self.memory.capacity();
+        let most = bytes.largest(capacity, zero, dp);
+        let fill = self.each(capacity);
+        let fill = Phrase(
+            [phrase!["states fill "].0, fill.0, phrase![" exactly; nothing is left for activations"].0].concat(),
+        );
+        let mut report = Report::new("fit", phrase![most, " parameters"]).qualified(fill);
+        let mut rows = vec![self.per_parameter_row(bytes)];
+        let nominal = self.memory.nominal().map(|nominal| (nominal, bytes.largest(nominal, zero, dp)));
+        if let (Some((size, largest)), Memory::Of(hardware)) = (nominal, &self.memory) {
+            if let Some((reported, source)) = &hardware.memory.reported {
+                let note = phrase![
+                    self.devices.value,
+                    " × ",
+                    Cell::Exact(u128::from(reported.get())),
+                    " B · ",
+                    source.to_string()
+                ];
+                rows.push(KeyValue::new("by reported size", bytes.largest(*reported, zero, dp)).note(note));
+            }
+            let note = phrase![
+                self.devices.value,
+                " × ",
+                Cell::Exact(u128::from(size.get())),
+                " B · ",
+                hardware.memory.source.to_string()
+            ];
+            rows.push(KeyValue::new("by nominal size", largest).note(note));
+        }
+        report.blocks.push(Block::key_values("", rows));
+        let mut table =
+            Table::new("by ZeRO stage", [Column::left("zero"), Column::right("largest"), Column::left("divided")]);
+        for stage in Zero::ALL {
+            let largest = bytes.largest(capacity, *stage, dp);
+            table.rows.push(Row::new([stage.name().into(), largest.into(), divided(*stage).into()]));
+        }
+        report.blocks.push(table.into());
+        let stages = Zero::ALL.iter().map(|stage| {
+            Value::map().with("zero", *stage as u8).with("parameters", bytes.largest(capacity, *stage, dp))
+        });
+        report.result = Value::map()
+            .with("parameters", most)
+            .with("parameters_nominal", nominal.map(|(_, largest)| largest))
+            .with("capacity_bytes", capacity)
+            .with("capacity_nominal_bytes", self.memory.nominal())
+            .with("by_zero", Value::List(stages.collect()));
+        let formula = known("largest-states");
+        let (c, r, q) = (u128::from(capacity.get()), bytes.replicated(zero), bytes.sharded(zero));
+        report.derivations.push(Derivation {
+            of: "parameters".to_owned(),
+            formula: "largest-states",
+            expression: formula.expression.to_owned(),
+            substituted: phrase![Cell::Exact(c), " × ", dp, " ÷ (", r, " × ", dp, " + ", q, ")"],
+            result: most.into(),
+            source: formula.source.to_owned(),
+            anchor: formula.anchor,
+        });
+        report
+    }
+
+    fn given(&self, name: &str, parameters: Params) -> Report {
+        let (bytes, zero, dp) = (self.bytes(), self.zero.value, self.devices.value);
+        let capacity = self.memory.capacity();
+        let states = bytes.on_device(parameters, zero, dp);
+        let fits = states <= capacity;
+        let verdict = if fits {
+            phrase!["states fit, ", capacity - states, " left for activations"]
+        } else {
+            phrase!["does not fit, ", states - capacity, " over"]
+        };
+        let mut report = Report::new("fit", phrase![states, " of ", capacity]).qualified(verdict);
+        report.headline.qualifiers.push(phrase!["on each of ", self.devices.value, " × ", self.memory.name()]);
+        if !fits {
+            report.verdict = Verdict::No;
+        }
+        let note = phrase![Cell::Exact(u128::from(parameters.get())), " · ", name];
+        let rows = [KeyValue::new("parameters", parameters).note(note), self.per_parameter_row(bytes)];
+        report.blocks.push(Block::key_values("", rows));
+        let columns = [
+            Column::left("zero"),
+            Column::one_unit("states"),
+            Column::right("of capacity"),
+            Column::left("fits"),
+            Column::left("divided"),
+        ];
+        let mut table = Table::new("by ZeRO stage", columns);
+        let mut stages = Vec::new();
+        for stage in Zero::ALL {
+            let states = bytes.on_device(parameters, *stage, dp);
+            let share = Cell::Percent(states / capacity);
+            let answer = if states <= capacity { "yes" } else { "no" };
+            table.rows.push(Row::new([
+                stage.name().into(),
+                states.into(),
+                share,
+                answer.into(),
+                divided(*stage).into(),
+            ]));
+            stages.push(
+                Value::map().with("zero", *stage as u8).with("states_bytes", states).with("fits", states <= capacity),
+            );
+        }
+        report.blocks.push(table.into());
+        report.result = Value::map()
+            .with("fits", fits)
+            .with("states_bytes", states)
+            .with("capacity_bytes", capacity)
+            .with("by_zero", Value::List(stages));
+        if let Some(stage) = Zero::ALL.iter().find(|stage| bytes.on_device(parameters, **stage, dp) <= capacity)
+            && !fits
+        {
+            report.notes.push(phrase!["--zero ", stage.name(), " is the first stage of which the states fit"]);
+        }
+        let formula = known("zero");
+        let n = Cell::Exact(u128::from(parameters.get()));
+        report.derivations.push(Derivation {
+            of: "states".to_owned(),
+            formula: "zero",
+            expression: formula.expression.to_owned(),
+            substituted: phrase![
+                n.clone(),
+                " × ",
+                bytes.replicated(zero),
+                " + ",
+                n,
+                " × ",
+                bytes.sharded(zero),
+                " ÷ ",
+                dp
+            ],
+            result: states.into(),
+            source: formula.source.to_owned(),
+            anchor: formula.anchor,
+        });
+        report
+    }
+
+    fn per_parameter_row(&self, bytes: ParameterBytes) -> KeyValue {
+        let note = phrase![bytes.sum_text(), "   (", self.recipe.value.name(), ", ", self.optimizer.value.name(), ")"];
+        KeyValue::new("per parameter", Bytes(bytes.total())).note(note)
+    }
+
+    fn assumptions(&self, bytes: ParameterBytes) -> Vec<Assumption> {
+        let mut all = vec![
+            Assumption::new("devices", "devices", self.devices.value, self.devices.origin()).flag("--devices"),
+            Assumption::new("precision", "precision", self.recipe.value.name(), self.recipe.origin())
+                .flag("--precision"),
+            Assumption::new("optimizer", "optimizer", self.optimizer.value.name(), self.optimizer.origin())
+                .flag("--optimizer"),
+            Assumption::new("zero", "zero", self.zero.value.name(), self.zero.origin()).flag("--zero"),
+        ];
+        all.retain(|one| one.from != Origin::Given);
+        let why = phrase!["no activations, gathered weights, workspaces or runtime"];
+        all.push(
+            Assumption::new("states_only", "states only", Cell::Empty, Origin::Given).why(why).flag("--states-only"),
+        );
+        if bytes.working_copy > 0 {
+            let why = phrase!["16-bit copies live only while a block computes and are not counted"];
+            all.push(
+                Assumption::new("working_copy_bytes", "copies", Bytes(bytes.working_copy), Origin::Derived).why(why),
+            );
+        }
+        all
+    }
+}
+
+fn per_parameter(bytes: ParameterBytes) -> Value {
+    let slots = bytes.slots.iter().map(|name| ((*name).to_owned(), Value::from(bytes.slot)));
+    Value::map()
+        .with("parameter", bytes.parameter)
+        .with("gradient", bytes.gradient)
+        .with("master", bytes.master)
+        .with("optimizer", Value::Map(slots.collect()))
+        .with("total", bytes.total())
+}
+
+const fn divided(zero: Zero) -> &'static str {
+    match zero {
+        Zero::None => "nothing",
+        Zero::States => "optimizer states, master copies",
+        Zero::Gradients => "and gradients",
+        Zero::Parameters => "and parameters",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware;
+
+    fn request(recipe: Recipe, zero: Zero) -> StatesRequest {
+        StatesRequest {
+            memory: Memory::Of(Box::new(hardware::find("h100-sxm").unwrap().clone())),
+            devices: Choice::or(Some(8), 1),
+            recipe: Choice::or(Some(recipe), Recipe::Fp32),
+            optimizer: Choice::or(None, Optimizer::AdamW),
+            zero: Choice::or(Some(zero), Zero::None),
+            parameters: None,
+        }
+    }
+
+    fn uint(report: &Report, name: &str) -> u128 {
+        report.result.get(name).and_then(Value::as_uint).unwrap()
+    }
+
+    /// The lecture question: 8 × 80 GB hold 40 B parameters with AdamW, in fp32 and in bf16 with master weights alike.
+    #[test]
+    fn eight_devices_hold_forty_billion() {
+        for recipe in [Recipe::Fp32, Recipe::Bf16Master] {
+            let report = request(recipe, Zero::Parameters).report().unwrap();
+            assert_eq!(uint(&report, "parameters_nominal"), 40_000_000_000);
+            assert_eq!(uint(&report, "parameters"), 42_760_404_992);
+        }
+        let given = StatesRequest { memory: Memory::Given(Bytes::gb(80)), ..request(Recipe::Fp32, Zero::Parameters) };
+        assert_eq!(uint(&given.report().unwrap(), "parameters"), 40_000_000_000);
+        let alone = request(Recipe::Fp32, Zero::None).report().unwrap();
+        assert_eq!(uint(&alone, "parameters_nominal"), 5_000_000_000);
+    }
+
+    /// plan-07: only full sharding can fit.
+    #[test]
+    fn a_model_is_held_against_every_stage() {
+        let mut request = request(Recipe::Bf16Master, Zero::Gradients);
+        request.parameters = Some(("dense:23572403200".to_owned(), Params(23_572_403_200)));
+        let report = request.report().unwrap();
+        assert_eq!(report.verdict, Verdict::No);
+        assert_eq!(uint(&report, "states_bytes"), 88_396_512_000);
+        let Some(Value::List(stages)) = report.result.get("by_zero") else { panic!("no stages") };
+        let fits: Vec<_> = stages.iter().map(|stage| stage.get("fits").cloned()).collect();
+        assert_eq!(fits, [false, false, false, true].map(|fits| Some(Value::Bool(fits))));
+    }
+}
