@@ -29,12 +29,7 @@ impl StepFlops {
     /// Sums the costs of a trace of one step.
     pub fn of(trace: &Trace, tokens: u64) -> Self {
         let of = |phase| trace.cost(|e| e.phase == phase);
-        Self {
-            forward: of(Phase::Forward),
-            backward: of(Phase::Backward),
-            recompute: of(Phase::Recompute),
-            tokens,
-        }
+        Self { forward: of(Phase::Forward), backward: of(Phase::Backward), recompute: of(Phase::Recompute), tokens }
     }
 
     /// Model FLOP per token: causal pairs, no recomputation.
@@ -45,7 +40,8 @@ impl StepFlops {
     /// Model FLOP per token with the full square of attention.
     pub fn per_token_full(&self, trace: &Trace) -> Flops {
         // The fused backward's recomputed scores are hardware work: three times the forward square is the model's.
-        let extra: u128 = trace.ops.iter().filter(|e| e.phase == Phase::Backward).map(|e| e.cost.recomputed_dense).sum();
+        let extra: u128 =
+            trace.ops.iter().filter(|e| e.phase == Phase::Backward).map(|e| e.cost.recomputed_dense).sum();
         let model = self.forward.matmul_dense + self.backward.matmul_dense - extra;
         Flops(model / u128::from(self.tokens.max(1)))
     }
@@ -69,7 +65,8 @@ pub fn work(model: &Model, options: &StepOptions) -> Result<Work, Diagnostics> {
 pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work {
     let tokens = options.batch * options.seq_len * options.grad_accum_steps;
     let flops = StepFlops::of(&traced.trace, tokens);
-    let attention = traced.trace.cost(|e| is_attention_core(e) && e.phase != Phase::Recompute).matmul / u128::from(tokens.max(1));
+    let attention =
+        traced.trace.cost(|e| is_attention_core(e) && e.phase != Phase::Recompute).matmul / u128::from(tokens.max(1));
     let stored = Counts::of(&traced.params).stored;
     Work {
         model: model.name.clone(),
@@ -197,7 +194,8 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
                 nn::Profile::HfEager => "transformers modules with explicit attention",
             })
             .flag("--profile"),
-        Assumption::new("multiply_add", "multiply-add", "2 FLOP", Origin::Default).why("elementwise work is counted apart"),
+        Assumption::new("multiply_add", "multiply-add", "2 FLOP", Origin::Default)
+            .why("elementwise work is counted apart"),
     ]
 }
 
@@ -210,13 +208,16 @@ fn conventions(work: &Work, flops: &StepFlops, trace: &Trace, stored: Params) ->
     let six = formulas::flop_per_token(stored);
     let full = flops.per_token_full(trace);
     let mut rows = vec![KeyValue::new("this trace", per_token).note("per token, exactly the pairs the mask leaves")];
-    rows.push(KeyValue::new("full attention", full).note(phrase![beside(full), ", what common FLOP counters and PaLM's formula count"]));
+    rows.push(
+        KeyValue::new("full attention", full)
+            .note(phrase![beside(full), ", what common FLOP counters and PaLM's formula count"]),
+    );
     rows.push(KeyValue::new("6N", six).note(phrase![beside(six), ", no attention, embeddings counted as compute"]));
     if let Some(attention) = work.attention {
-        rows.push(KeyValue::new("attention", attention).note(phrase![
-            Cell::Percent(attention / per_token),
-            " of the trace is scores and values"
-        ]));
+        rows.push(
+            KeyValue::new("attention", attention)
+                .note(phrase![Cell::Percent(attention / per_token), " of the trace is scores and values"]),
+        );
     }
     Conventions(rows)
 }
@@ -256,7 +257,8 @@ fn modules(trace: &Trace, view: View) -> Table {
         Part::Forward => "forward",
         Part::Backward => "backward",
     };
-    let mut table = Table::new("", [Column::left("module"), Column::one_unit(what), Column::right("share"), Column::left("")]);
+    let mut table =
+        Table::new("", [Column::left("module"), Column::one_unit(what), Column::right("share"), Column::left("")]);
     for (name, (flop, dense)) in rows {
         let share = flop as f64 / total.max(1) as f64;
         let mut row = Row::new([name.into(), Flops(flop).into(), Cell::Percent(share), Cell::Bar(share)]);
@@ -289,7 +291,16 @@ fn by_op(trace: &Trace) -> Value {
         ops.into_iter()
             .filter(|(_, (_, c))| *c != Cost::default())
             .map(|(name, (calls, cost))| {
-                (name.to_owned(), Value::map().with("calls", calls).with("matmul", cost.matmul).with("matmul_dense", cost.matmul_dense).with("elementwise", cost.elementwise).with("read_bytes", cost.read).with("written_bytes", cost.written))
+                (
+                    name.to_owned(),
+                    Value::map()
+                        .with("calls", calls)
+                        .with("matmul", cost.matmul)
+                        .with("matmul_dense", cost.matmul_dense)
+                        .with("elementwise", cost.elementwise)
+                        .with("read_bytes", cost.read)
+                        .with("written_bytes", cost.written),
+                )
             })
             .collect(),
     )
@@ -309,7 +320,12 @@ fn by_module(trace: &Trace) -> Value {
         modules
             .into_iter()
             .map(|(name, [forward, backward])| {
-                let pair = |c: &Cost| Value::map().with("matmul", c.matmul).with("matmul_dense", c.matmul_dense).with("elementwise", c.elementwise);
+                let pair = |c: &Cost| {
+                    Value::map()
+                        .with("matmul", c.matmul)
+                        .with("matmul_dense", c.matmul_dense)
+                        .with("elementwise", c.elementwise)
+                };
                 (name, Value::map().with("forward", pair(&forward)).with("backward", pair(&backward)))
             })
             .collect(),

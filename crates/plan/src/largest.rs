@@ -89,7 +89,8 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
     };
     let exact = |size: u64| -> Result<u64, Diagnostics> {
         let (spec, options) = grow.sized(spec, &request.options, size);
-        Ok(Ledger::of(&trace(&spec, &options)?, &options, request.sharding, spec.names.layers, request.runtime).peak_bytes)
+        Ok(Ledger::of(&trace(&spec, &options)?, &options, request.sharding, spec.names.layers, request.runtime)
+            .peak_bytes)
     };
     let fits = |bytes: u64| Bytes(bytes) <= capacity;
     let smallest = grow.smallest();
@@ -179,6 +180,7 @@ pub fn report(model: &Model, request: &Request<'_>, hardware: &Hardware, grow: &
 }
 
 fn parameters(spec: &ModelSpec) -> Result<Params, Diagnostics> {
-    let params = nn::step::parameters(spec).map_err(|e| Diagnostics::from(Diagnostic::error("T0305", e.to_string())))?;
+    let params =
+        nn::step::parameters(spec).map_err(|e| Diagnostics::from(Diagnostic::error("T0305", e.to_string())))?;
     Ok(Counts::of(&params).stored)
 }

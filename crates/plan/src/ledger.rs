@@ -2,7 +2,6 @@
 
 use nn::step::{StepOptions, StepTrace};
 use std::collections::BTreeMap;
-use tensor::meter::MemoryChange;
 use tensor::{Role, Trace};
 use units::{Bytes, Diagnostics};
 
@@ -11,8 +10,8 @@ use crate::hardware::Hardware;
 use crate::model::{Model, pattern};
 use crate::phrase;
 use crate::report::{Assumption, Cell, Column, Origin, Phrase, Report, Row, Table, Value, Verdict};
-use crate::sharding::{Gathered, Sharding};
-use crate::timeline::ByRole;
+use crate::sharding::Sharding;
+use crate::timeline::{ByRole, Device, Phase, Point, TIMELINE_POINTS, Timeline, thin};
 
 /// The question.
 #[derive(Clone, Debug)]
@@ -55,33 +54,6 @@ impl Line {
     }
 }
 
-/// Memory of one named stretch on one device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Phase {
-    /// `fwd1`, `bwd1`, ...
-    pub name: String,
-    /// Highest bytes.
-    pub peak_bytes: u64,
-    /// By role at that moment; communication holds the gathered weights.
-    pub peak_by_role: ByRole,
-    /// Op at that moment.
-    pub peak_op: Option<usize>,
-    peak_event: usize,
-    /// By role at its end.
-    pub end_by_role: ByRole,
-}
-
-/// A moment of the timeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
-    /// Number of ops before it.
-    pub op: u32,
-    /// Index of the phase.
-    pub phase: usize,
-    /// Live bytes.
-    pub bytes: u64,
-}
-
 /// The memory of a traced step on one device.
 #[derive(Clone, Debug)]
 pub struct Ledger {
@@ -97,113 +69,30 @@ pub struct Ledger {
     pub timeline: Vec<Point>,
 }
 
-/// Points of a timeline.
-pub const TIMELINE_POINTS: usize = 2000;
-
-/// Replays a trace as one device of a sharded run sees it.
-struct Device<'a> {
-    trace: &'a Trace,
-    sharding: Sharding,
-    gathered: Option<Gathered>,
-    unsharded_gradients: Option<Gathered>,
-    now: Vec<Option<(Role, u64)>>,
-    by_role: ByRole,
-}
-
-impl<'a> Device<'a> {
-    fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str) -> Self {
-        let trace = &traced.trace;
-        let units = || Gathered::new(trace, &traced.params, options, layers_name);
-        Self {
-            trace,
-            sharding,
-            gathered: sharding.gathers().then(units),
-            unsharded_gradients: (sharding.zero >= 2 && sharding.dp > 1).then(units),
-            now: vec![None; trace.storages.len()],
-            by_role: ByRole::default(),
-        }
-    }
-
-    fn apply(&mut self, i: usize) -> bool {
-        let event = self.trace.memory[i];
-        let at = event.storage.0 as usize;
-        let info = self.trace.storages[at];
-        let new = match event.change {
-            MemoryChange::Alloc(role) | MemoryChange::Role(role) => Some(role),
-            MemoryChange::Free => None,
-        };
-        if let Some((role, bytes)) = self.now[at].take() {
-            self.by_role[role as usize] -= bytes;
-        }
-        if let Some(role) = new {
-            // Gathered copies of weights are counted by unit instead of by tensor.
-            let bytes = if role == Role::WeightCast && self.gathered.is_some() {
-                0
-            } else {
-                self.sharding.bytes(info.bytes, role, info.phase)
-            };
-            self.by_role[role as usize] += bytes;
-            self.now[at] = Some((role, bytes));
-        }
-        matches!(event.change, MemoryChange::Alloc(_))
-    }
-
-    /// Bytes gathered or not yet reduced around op `at`.
-    fn communication(&self, at: usize) -> (u64, u64) {
-        (
-            self.gathered.as_ref().map_or(0, |g| g.weights(self.trace, at)),
-            self.unsharded_gradients.as_ref().map_or(0, |g| g.gradients(self.trace, at)),
-        )
-    }
-}
-
 impl Ledger {
     /// Replays a trace on one device of `sharding`.
-    pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str, runtime: Bytes) -> Self {
-        let trace = &traced.trace;
-        let mut device = Device::new(traced, options, sharding, layers_name);
-        let mut phases = Vec::with_capacity(trace.marks.len());
-        let mut points = Vec::new();
-        for (i, mark) in trace.marks.iter().enumerate() {
-            let start = mark.memory as usize;
-            let end = trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
-            let mut phase = Phase {
-                name: mark.name.clone(),
-                peak_bytes: device.by_role.iter().sum(),
-                peak_by_role: device.by_role,
-                peak_op: None,
-                peak_event: start,
-                end_by_role: ByRole::default(),
-            };
-            for event in start..end {
-                let grew = device.apply(event);
-                let op = trace.memory[event].op;
-                let (weights, gradients) = device.communication(op as usize);
-                let live = device.by_role.iter().sum::<u64>() + weights + gradients;
-                points.push(Point { op, phase: i, bytes: live + runtime.get() });
-                if grew && live > phase.peak_bytes {
-                    phase.peak_bytes = live;
-                    phase.peak_by_role = device.by_role;
-                    phase.peak_by_role[Role::Communication as usize] += weights;
-                    phase.peak_by_role[Role::Gradient as usize] += gradients;
-                    phase.peak_op = Some(op as usize);
-                    phase.peak_event = event + 1;
-                }
-            }
-            phase.end_by_role = device.by_role;
-            phases.push(phase);
-        }
+    pub fn of(
+        traced: &StepTrace,
+        options: &StepOptions,
+        sharding: Sharding,
+        layers_name: &str,
+        runtime: Bytes,
+    ) -> Self {
+        let Timeline { phases, points } = Timeline::of(traced, options, sharding, layers_name);
         // The last optimizer step is the steady state; what came before made the states.
         let last = phases.iter().rposition(|p| p.name.starts_with("zero")).unwrap_or(phases.len());
-        let first = phases[..last].iter().rposition(|p| p.name.starts_with("zero") || p.name == "init").map_or(0, |i| i + 1);
-        let peak_phase = (first..last.max(first + 1).min(phases.len())).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
+        let first =
+            phases[..last].iter().rposition(|p| p.name.starts_with("zero") || p.name == "init").map_or(0, |i| i + 1);
+        let peak_phase = (first..last.max(first + 1).min(phases.len()))
+            .max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i)))
+            .unwrap_or(0);
         let lines = lines(traced, options, sharding, layers_name, &phases[peak_phase], runtime);
         Self {
             peak_bytes: phases[peak_phase].peak_bytes + runtime.get(),
             lines,
             peak_phase,
             phases,
-            timeline: thin(&points),
+            timeline: thin(&points, runtime),
         }
     }
 
@@ -216,12 +105,6 @@ impl Ledger {
     pub fn bucket(&self, bucket: &str) -> u64 {
         self.lines.iter().filter(|l| l.bucket == bucket).map(|l| l.bytes).sum()
     }
-}
-
-/// At most [`TIMELINE_POINTS`] of the points: the highest of each stretch.
-fn thin(points: &[Point]) -> Vec<Point> {
-    let step = points.len().div_ceil(TIMELINE_POINTS).max(1);
-    points.chunks(step).filter_map(|chunk| chunk.iter().max_by_key(|p| p.bytes).copied()).collect()
 }
 
 /// The lines of the ledger at the peak of `phase`.
@@ -244,7 +127,7 @@ fn lines(
         entry.0 += bytes;
         entry.1 += 1;
     };
-    for (id, held) in device.now.iter().enumerate() {
+    for (id, held) in device.live().iter().enumerate() {
         let Some((role, bytes)) = *held else { continue };
         if bytes == 0 {
             continue;
@@ -263,10 +146,8 @@ fn lines(
             add(bucket, part.to_owned(), bytes);
         }
     }
-    let mut out: Vec<Line> = groups
-        .into_iter()
-        .map(|((bucket, part), (bytes, storages))| Line { bucket, part, bytes, storages })
-        .collect();
+    let mut out: Vec<Line> =
+        groups.into_iter().map(|((bucket, part), (bytes, storages))| Line { bucket, part, bytes, storages }).collect();
     out.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id().cmp(&b.id())));
     out
 }
@@ -375,7 +256,8 @@ fn table(model: &Model, request: &Request<'_>, ledger: &Ledger) -> Table {
     let mut table = Table::new("", columns);
     for (name, bytes, lines) in buckets {
         let share = bytes as f64 / total;
-        let row = Row::new([name.replace('_', " ").into(), Bytes(bytes).into(), Cell::Bar(share), Cell::Percent(share)]);
+        let row =
+            Row::new([name.replace('_', " ").into(), Bytes(bytes).into(), Cell::Bar(share), Cell::Percent(share)]);
         table.rows.push(row.note(bucket_note(name, bytes, model, request)));
         if lines.len() > 1 && request.depth > 0 {
             for line in lines {
@@ -442,7 +324,10 @@ pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
     };
     let op = |i: Option<usize>| i.and_then(|i| trace.ops.get(i)).map(|e| e.op.name());
     let module = |i: Option<usize>| i.and_then(|i| trace.ops.get(i)).map(|e| trace.module(e.module).to_owned());
-    let lines = ledger.lines.iter().map(|l| Value::map().with("id", l.id()).with("bytes", l.bytes).with("storages", l.storages));
+    let lines = ledger
+        .lines
+        .iter()
+        .map(|l| Value::map().with("id", l.id()).with("bytes", l.bytes).with("storages", l.storages));
     let shown = ledger.phases.iter().filter(|p| !p.name.starts_with("zero"));
     let phases = shown.map(|p| {
         Value::map()
@@ -455,7 +340,10 @@ pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
             .with("end_by_role", by_role(&p.end_by_role))
     });
     let timeline = ledger.timeline.iter().map(|p| {
-        Value::map().with("op", u64::from(p.op)).with("phase", ledger.phases[p.phase].name.as_str()).with("live_bytes", p.bytes)
+        Value::map()
+            .with("op", u64::from(p.op))
+            .with("phase", ledger.phases[p.phase].name.as_str())
+            .with("live_bytes", p.bytes)
     });
     let capacity = request.hardware.map(Hardware::capacity);
     Value::map()

@@ -65,7 +65,8 @@ impl Model {
     /// What to warn about: keys that are not understood, parts that are not modelled.
     pub fn warnings(&self) -> Vec<Diagnostic> {
         let holes = self.spec.not_modelled.iter().map(|what| {
-            Diagnostic::warning("T0302", format!("not modelled: {what}")).effect("the answer is that of the rest of the model")
+            Diagnostic::warning("T0302", format!("not modelled: {what}"))
+                .effect("the answer is that of the rest of the model")
         });
         self.notes.iter().chain(self.resolved.diagnostics.iter()).cloned().chain(holes).collect()
     }
@@ -77,7 +78,8 @@ impl Model {
             .iter()
             .map(|a| {
                 let value = Cell::Text(a.value.clone());
-                Assumption::new("config", a.key.clone(), value, Origin::Default).why(format!("not in the config: {}", a.why))
+                Assumption::new("config", a.key.clone(), value, Origin::Default)
+                    .why(format!("not in the config: {}", a.why))
             })
             .collect()
     }
@@ -118,14 +120,17 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagn
 
 fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
     let mut problems = Diagnostics::new();
-    for (flag, value) in [("--batch", options.batch), ("--seq-len", options.seq_len), ("--grad-accum", options.grad_accum_steps)] {
+    for (flag, value) in
+        [("--batch", options.batch), ("--seq-len", options.seq_len), ("--grad-accum", options.grad_accum_steps)]
+    {
         if value == 0 {
             problems.push(Diagnostic::error("T0306", format!("{flag} must be at least 1")));
         }
     }
     if options.seq_len == 1 {
         problems.push(
-            Diagnostic::error("T0306", "--seq-len must be at least 2").why("each position predicts the next: one token predicts none"),
+            Diagnostic::error("T0306", "--seq-len must be at least 2")
+                .why("each position predicts the next: one token predicts none"),
         );
     }
     if options.profile == nn::Profile::HfSdpa && !spec.has_sdpa {

@@ -92,7 +92,9 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     }
     let mut rows = vec![KeyValue::new("stored", exact(counts.stored)).note("each tensor once")];
     if counts.untied != counts.stored {
-        rows.push(KeyValue::new("untied", exact(counts.untied)).note("the head is the token embedding; counted again here"));
+        rows.push(
+            KeyValue::new("untied", exact(counts.untied)).note("the head is the token embedding; counted again here"),
+        );
     }
     if counts.trainable != counts.stored {
         rows.push(KeyValue::new("trainable", exact(counts.trainable)));
@@ -100,11 +102,15 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     rows.push(KeyValue::new("embedding", exact(counts.embedding)).note("looked up, not multiplied"));
     rows.push(KeyValue::new("non-embedding", exact(counts.non_embedding())));
     rows.push(KeyValue::new("active", exact(counts.active)).note("per token, embedding and head included"));
-    rows.push(KeyValue::new("matmul", exact(counts.matmul)).note("weights a token is multiplied with; the N of 6N that is work"));
+    rows.push(
+        KeyValue::new("matmul", exact(counts.matmul))
+            .note("weights a token is multiplied with; the N of 6N that is work"),
+    );
     report.blocks.push(Block::key_values("", rows));
     report.blocks.push(tree(&params, counts.stored, layers, depth).into());
     let modules = by_module(&params);
-    report.result = counts.result().with("by_module", Value::Map(modules.into_iter().map(|(m, n)| (m, n.into())).collect()));
+    report.result =
+        counts.result().with("by_module", Value::Map(modules.into_iter().map(|(m, n)| (m, n.into())).collect()));
     report.inputs = Value::map().with("model", model.inputs());
     report.warnings = model.warnings();
     report.assumptions = model.assumptions();
@@ -162,7 +168,8 @@ fn push_level(
     for (name, count) in groups {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         let share = count as f64 / total.as_f64().max(1.0);
-        let mut row = Row::new([name.as_str().into(), exact(Params(count)), Cell::Percent(share), Cell::Bar(share)]).indent(level);
+        let mut row = Row::new([name.as_str().into(), exact(Params(count)), Cell::Percent(share), Cell::Bar(share)])
+            .indent(level);
         if name.ends_with(".*") {
             row = row.note(phrase![layers as u64, " blocks"]);
         }

@@ -89,7 +89,10 @@ impl Gathered {
         match event.phase {
             Phase::Init | Phase::Optimizer | Phase::Communication => 0,
             Phase::Forward => {
-                let ahead = here.map_or_else(|| if self.after_blocks(trace, at) { self.blocks.len().checked_sub(1) } else { Some(0) }, |i| Some(i + 1));
+                let ahead = here.map_or_else(
+                    || if self.after_blocks(trace, at) { self.blocks.len().checked_sub(1) } else { Some(0) },
+                    |i| Some(i + 1),
+                );
                 self.root + of(here) + of(ahead)
             }
             Phase::Backward | Phase::Recompute => {
@@ -113,6 +116,10 @@ impl Gathered {
 
     /// Whether a root op of the forward pass comes after the blocks (norm, head, loss) and not before (embedding).
     fn after_blocks(&self, trace: &Trace, at: usize) -> bool {
-        trace.ops[..at].iter().rev().take_while(|e| e.phase == Phase::Forward).any(|e| self.block[e.module.0 as usize].is_some())
+        trace.ops[..at]
+            .iter()
+            .rev()
+            .take_while(|e| e.phase == Phase::Forward)
+            .any(|e| self.block[e.module.0 as usize].is_some())
     }
 }

@@ -61,18 +61,20 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     if !levers.rows.is_empty() {
         report.blocks.push(levers.into());
     }
-    report.inputs = ledger::inputs(model, request)
-        .with("hardware", question.fleet.inputs())
-        .with("tokens", question.tokens);
+    report.inputs =
+        ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
     let flops = StepFlops::of(&traced.trace, tokens_per_step(request));
     report.result = Value::map()
         .with("fits", fits)
         .with("params", Counts::of(&traced.params).result())
         .with("flop_per_token", work.flop_per_token())
-        .with("step", Value::map()
-            .with("forward_matmul", flops.forward.matmul)
-            .with("backward_matmul", flops.backward.matmul)
-            .with("recompute_matmul", flops.recompute.matmul))
+        .with(
+            "step",
+            Value::map()
+                .with("forward_matmul", flops.forward.matmul)
+                .with("backward_matmul", flops.backward.matmul)
+                .with("recompute_matmul", flops.recompute.matmul),
+        )
         .with("ledger", ledger::result(&ledger, &traced.trace, request))
         .with("time", time.as_ref().map_or(Value::Null, |t| t.result.clone()));
     report.warnings = model.warnings();
@@ -121,9 +123,9 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
         ")"
     ];
     rows.push(KeyValue::new("model", model.name.as_str()).note(shape));
-    let attention = work.attention.map_or(Phrase::default(), |a| {
-        phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]
-    });
+    let attention = work
+        .attention
+        .map_or(Phrase::default(), |a| phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]);
     let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
     let kv = Bytes(kv_bytes_per_token(spec, 2));
@@ -152,7 +154,12 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, request: &Request<'_>, capa
     buckets.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     for (name, bytes) in buckets {
         let share = bytes as f64 / ledger.peak_bytes.max(1) as f64;
-        table.rows.push(Row::new([name.replace('_', " ").into(), Bytes(bytes).into(), Cell::Bar(share), Cell::Percent(share)]));
+        table.rows.push(Row::new([
+            name.replace('_', " ").into(),
+            Bytes(bytes).into(),
+            Cell::Bar(share),
+            Cell::Percent(share),
+        ]));
     }
     let note = fit_words(peak, capacity).and("; peak at: ").and(peak_words(ledger, &traced.trace));
     table.total = Some(Row::new([Cell::from("peak"), peak.into()]).note(note));
@@ -172,9 +179,15 @@ struct Lever {
 fn levers(model: &Model, request: &Request<'_>, now: &Ledger) -> Result<Table, Diagnostics> {
     let options = request.options;
     let mut all = Vec::new();
-    let mut push = |flag: &str, effect, options, sharding| all.push(Lever { flag: flag.to_owned(), effect, options, sharding });
+    let mut push =
+        |flag: &str, effect, options, sharding| all.push(Lever { flag: flag.to_owned(), effect, options, sharding });
     if options.recompute != Recompute::Full {
-        push("--recompute full", "hardware FLOP +⅓ of the blocks", nn::step::StepOptions { recompute: Recompute::Full, ..options }, request.sharding);
+        push(
+            "--recompute full",
+            "hardware FLOP +⅓ of the blocks",
+            nn::step::StepOptions { recompute: Recompute::Full, ..options },
+            request.sharding,
+        );
     }
     if request.sharding.dp > 1 && request.sharding.zero < 3 {
         push("--zero 3", "weights are gathered for every block", options, Sharding { zero: 3, ..request.sharding });
@@ -185,7 +198,12 @@ fn levers(model: &Model, request: &Request<'_>, now: &Ledger) -> Result<Table, D
         push(&flag, "twice the accumulation steps", nn::step::StepOptions { batch, ..options }, request.sharding);
     }
     if options.profile == Profile::HfEager && model.spec.has_sdpa {
-        push("--profile hf-sdpa", "scores are never stored", nn::step::StepOptions { profile: Profile::HfSdpa, ..options }, request.sharding);
+        push(
+            "--profile hf-sdpa",
+            "scores are never stored",
+            nn::step::StepOptions { profile: Profile::HfSdpa, ..options },
+            request.sharding,
+        );
     }
     let mut rows = Vec::new();
     for lever in all {
@@ -196,9 +214,7 @@ fn levers(model: &Model, request: &Request<'_>, now: &Ledger) -> Result<Table, D
     rows.sort_by_key(|(peak, ..)| *peak);
     let mut table = Table::new("largest levers", [Column::left(""), Column::right(""), Column::right("")]);
     for (peak, change, lever) in rows.into_iter().filter(|(_, change, _)| *change < 0) {
-        table.rows.push(
-            Row::new([lever.flag.into(), phrase_cell(peak), Cell::BytesChange(change)]).note(lever.effect),
-        );
+        table.rows.push(Row::new([lever.flag.into(), phrase_cell(peak), Cell::BytesChange(change)]).note(lever.effect));
     }
     Ok(table)
 }
@@ -211,7 +227,9 @@ fn phrase_cell(peak: u64) -> Cell {
 fn step_defaults(request: &Request<'_>) -> Vec<crate::report::Assumption> {
     use crate::report::{Assumption, Origin};
     let options = &request.options;
-    let of = |id, label: &str, value: String, flag| Assumption::new(id, label, Cell::Text(value), Origin::Default).flag(flag);
+    let of = |id, label: &str, value: String, flag| {
+        Assumption::new(id, label, Cell::Text(value), Origin::Default).flag(flag)
+    };
     vec![
         of("precision", "precision", options.precision.name().to_owned(), "--precision"),
         of("optimizer", "optimizer", options.optimizer.kind.name().to_owned(), "--optimizer"),

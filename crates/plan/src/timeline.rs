@@ -1,110 +1,173 @@
-//! Live bytes over a traced program, from its memory events.
+//! Live bytes over a traced program, as one device of a sharded run sees them.
 
-use tensor::meter::{MemoryChange, Trace};
-use tensor::Role;
+use nn::step::{StepOptions, StepTrace};
+use tensor::meter::MemoryChange;
+use tensor::{Role, Trace};
+use units::Bytes;
+
+use crate::sharding::{Gathered, Sharding};
 
 /// Bytes by role, in the order of [`Role::ALL`].
 pub type ByRole = [u64; Role::ALL.len()];
 
-/// Memory of one named stretch of a trace.
+/// Memory of one named stretch on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PhaseMemory {
-    /// Name of the stretch: `fwd1`, `bwd1`, `opt1`, ...
+pub struct Phase {
+    /// `fwd1`, `bwd1`, ...
     pub name: String,
-    /// Highest live bytes, taken right after an allocation in this stretch.
+    /// Highest bytes.
     pub peak_bytes: u64,
-    /// Bytes by role at that moment.
+    /// By role at that moment; communication holds the gathered weights.
     pub peak_by_role: ByRole,
-    /// Index of the op that allocated at that moment.
+    /// Op at that moment.
     pub peak_op: Option<usize>,
-    /// Number of memory events up to and including that allocation.
+    /// Number of memory events up to and including the allocation of the peak.
     pub peak_event: usize,
-    /// Bytes by role when the stretch ends.
+    /// By role at its end.
     pub end_by_role: ByRole,
 }
 
-impl PhaseMemory {
+impl Phase {
     /// Live bytes when the stretch ends.
     pub fn end_bytes(&self) -> u64 {
         self.end_by_role.iter().sum()
     }
 }
 
-/// The state of memory while events are replayed.
-pub struct Replay<'a> {
-    trace: &'a Trace,
-    roles: Vec<Option<Role>>,
-    by_role: ByRole,
-    live: u64,
+/// A moment of the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Number of ops before it.
+    pub op: u32,
+    /// Index of the phase.
+    pub phase: usize,
+    /// Live bytes.
+    pub bytes: u64,
 }
 
-impl<'a> Replay<'a> {
+/// Points of a timeline.
+pub const TIMELINE_POINTS: usize = 2000;
+
+/// Replays a trace as one device of a sharded run sees it.
+pub struct Device<'a> {
+    trace: &'a Trace,
+    sharding: Sharding,
+    gathered: Option<Gathered>,
+    unsharded_gradients: Option<Gathered>,
+    now: Vec<Option<(Role, u64)>>,
+    by_role: ByRole,
+}
+
+impl<'a> Device<'a> {
     /// Nothing allocated yet.
-    pub fn new(trace: &'a Trace) -> Self {
-        Self { trace, roles: vec![None; trace.storages.len()], by_role: ByRole::default(), live: 0 }
+    pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str) -> Self {
+        let trace = &traced.trace;
+        let units = || Gathered::new(trace, &traced.params, options, layers_name);
+        Self {
+            trace,
+            sharding,
+            gathered: sharding.gathers().then(units),
+            unsharded_gradients: (sharding.zero >= 2 && sharding.dp > 1).then(units),
+            now: vec![None; trace.storages.len()],
+            by_role: ByRole::default(),
+        }
     }
 
     /// Applies memory event number `i`. True if it was an allocation.
     pub fn apply(&mut self, i: usize) -> bool {
         let event = self.trace.memory[i];
         let at = event.storage.0 as usize;
-        let bytes = self.trace.storages[at].bytes;
+        let info = self.trace.storages[at];
         let new = match event.change {
             MemoryChange::Alloc(role) | MemoryChange::Role(role) => Some(role),
             MemoryChange::Free => None,
         };
-        if let Some(old) = std::mem::replace(&mut self.roles[at], new) {
-            self.by_role[old as usize] -= bytes;
-            self.live -= bytes;
+        if let Some((role, bytes)) = self.now[at].take() {
+            self.by_role[role as usize] -= bytes;
         }
         if let Some(role) = new {
+            // Gathered copies of weights are counted by unit instead of by tensor.
+            let bytes = if role == Role::WeightCast && self.gathered.is_some() {
+                0
+            } else {
+                self.sharding.bytes(info.bytes, role, info.phase)
+            };
             self.by_role[role as usize] += bytes;
-            self.live += bytes;
+            self.now[at] = Some((role, bytes));
         }
         matches!(event.change, MemoryChange::Alloc(_))
     }
 
-    /// Live bytes.
-    pub fn live(&self) -> u64 {
-        self.live
+    /// Bytes gathered or not yet reduced around op `at`.
+    pub fn communication(&self, at: usize) -> (u64, u64) {
+        (
+            self.gathered.as_ref().map_or(0, |g| g.weights(self.trace, at)),
+            self.unsharded_gradients.as_ref().map_or(0, |g| g.gradients(self.trace, at)),
+        )
     }
 
-    /// Live bytes by role.
-    pub fn by_role(&self) -> ByRole {
-        self.by_role
-    }
-
-    /// Role of a storage, if it is live.
-    pub fn role(&self, storage: usize) -> Option<Role> {
-        self.roles[storage]
+    /// Role and bytes of each storage that is live.
+    pub fn live(&self) -> &[Option<(Role, u64)>] {
+        &self.now
     }
 }
 
-/// Memory of each named stretch of a trace.
-pub fn phases(trace: &Trace) -> Vec<PhaseMemory> {
-    let mut replay = Replay::new(trace);
-    let mut out = Vec::new();
-    for (i, mark) in trace.marks.iter().enumerate() {
-        let start = mark.memory as usize;
-        let end = trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
-        let mut phase = PhaseMemory {
-            name: mark.name.clone(),
-            peak_bytes: replay.live(),
-            peak_by_role: replay.by_role(),
-            peak_op: None,
-            peak_event: start,
-            end_by_role: ByRole::default(),
-        };
-        for event in start..end {
-            if replay.apply(event) && replay.live() > phase.peak_bytes {
-                phase.peak_bytes = replay.live();
-                phase.peak_by_role = replay.by_role();
-                phase.peak_op = Some(trace.memory[event].op as usize);
-                phase.peak_event = event + 1;
+/// All stretches of a trace and the bytes at every memory event.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// Named stretches, in order.
+    pub phases: Vec<Phase>,
+    /// Every moment at which live bytes changed.
+    pub points: Vec<Point>,
+}
+
+impl Timeline {
+    /// Replays a trace on one device of `sharding`.
+    pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str) -> Self {
+        let trace = &traced.trace;
+        let mut device = Device::new(traced, options, sharding, layers_name);
+        let mut phases = Vec::with_capacity(trace.marks.len());
+        let mut points = Vec::with_capacity(trace.memory.len());
+        for (i, mark) in trace.marks.iter().enumerate() {
+            let start = mark.memory as usize;
+            let end = trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
+            let mut phase = Phase {
+                name: mark.name.clone(),
+                peak_bytes: device.by_role.iter().sum(),
+                peak_by_role: device.by_role,
+                peak_op: None,
+                peak_event: start,
+                end_by_role: ByRole::default(),
+            };
+            for event in start..end {
+                let grew = device.apply(event);
+                let op = trace.memory[event].op;
+                let (weights, gradients) = device.communication(op as usize);
+                let live = device.by_role.iter().sum::<u64>() + weights + gradients;
+                points.push(Point { op, phase: i, bytes: live });
+                if grew && live > phase.peak_bytes {
+                    phase.peak_bytes = live;
+                    phase.peak_by_role = device.by_role;
+                    phase.peak_by_role[Role::Communication as usize] += weights;
+                    phase.peak_by_role[Role::Gradient as usize] += gradients;
+                    phase.peak_op = Some(op as usize);
+                    phase.peak_event = event + 1;
+                }
             }
+            phase.end_by_role = device.by_role;
+            phases.push(phase);
         }
-        phase.end_by_role = replay.by_role();
-        out.push(phase);
+        Self { phases, points }
     }
-    out
+}
+
+/// At most [`TIMELINE_POINTS`] of the points, the highest of each stretch, `runtime` added.
+pub fn thin(points: &[Point], runtime: Bytes) -> Vec<Point> {
+    let step = points.len().div_ceil(TIMELINE_POINTS).max(1);
+    points
+        .chunks(step)
+        .filter_map(|chunk| {
+            chunk.iter().max_by_key(|p| p.bytes).map(|p| Point { bytes: p.bytes + runtime.get(), ..*p })
+        })
+        .collect()
 }

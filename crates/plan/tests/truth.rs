@@ -4,7 +4,8 @@
 //! are known must match. `NAPKIN_TRUTH=pythia cargo test -p napkin-plan --test truth -- --nocapture` looks at some only.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
-use napkin_plan::timeline;
+use napkin_plan::sharding::Sharding;
+use napkin_plan::timeline::Timeline;
 use nn::config::Config;
 use nn::families::{self, Loaded};
 use nn::optim::OptimizerKind;
@@ -82,7 +83,9 @@ fn parameters_are_equal() {
             sum(&|p| if p.kind == ParamKind::Embedding { p.elements } else { 0 }),
         ];
         checked += 1;
-        for (name, (got, want)) in ["total", "untied", "trainable", "active", "embedding"].iter().zip(got.iter().zip(&row[2..])) {
+        for (name, (got, want)) in
+            ["total", "untied", "trainable", "active", "embedding"].iter().zip(got.iter().zip(&row[2..]))
+        {
             if got.to_string() != *want {
                 wrong.push(format!("{} ({}) {name}: {got}, reference {want}", row[0], row[1]));
             }
@@ -136,7 +139,7 @@ fn memory_is_within_a_percent() {
             ..options(batch, seq, row[3].parse().unwrap())
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
-        let phases = timeline::phases(&traced.trace);
+        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.layers).phases;
         checked += 1;
         for want in run {
             let got = phases.iter().find(|p| p.name == want[8]).unwrap();
@@ -148,7 +151,9 @@ fn memory_is_within_a_percent() {
                     wrong.push(format!(
                         "{} {} {what}: {got}, reference {want} ({:+.2} %)",
                         row[..8].join(" "),
-                        run.iter().find(|r| r[9].parse::<f64>() == Ok(want) || r[10].parse::<f64>() == Ok(want)).map_or("", |r| &r[8]),
+                        run.iter()
+                            .find(|r| r[9].parse::<f64>() == Ok(want) || r[10].parse::<f64>() == Ok(want))
+                            .map_or("", |r| &r[8]),
                         100.0 * error
                     ));
                 }

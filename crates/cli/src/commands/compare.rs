@@ -69,7 +69,8 @@ impl Compare {
         let Some(vary) = &self.vary else {
             return Ok(vec![(String::new(), self.step.clone(), self.layout.clone())]);
         };
-        let bad = || Diagnostic::error("", format!("--vary {vary}: expected FLAG=A,B")).help("--vary recompute=none,full");
+        let bad =
+            || Diagnostic::error("", format!("--vary {vary}: expected FLAG=A,B")).help("--vary recompute=none,full");
         let (flag, values) = vary.split_once('=').ok_or_else(bad)?;
         let mut out = Vec::new();
         for value in values.split(',') {
