@@ -4,21 +4,30 @@
 
 mod cohere;
 mod common;
+mod dbrx;
+mod deepseek;
 mod exaone4;
+mod experts;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm;
+mod glm4_moe;
 mod gpt2;
+mod gpt_oss;
 mod granite;
+mod granitemoe;
 mod llama;
 mod mistral;
+mod mixtral;
 mod nemotron;
 mod olmo;
 mod olmo2;
+mod olmoe;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen_moe;
 mod smollm3;
 
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
@@ -31,6 +40,9 @@ type Read = fn(&mut Reader<'_>) -> ModelSpec;
 /// `model_type` and its reader.
 pub const FAMILIES: &[(&str, Read)] = &[
     ("cohere", cohere::read),
+    ("dbrx", dbrx::read),
+    ("deepseek_v2", deepseek::read_v2),
+    ("deepseek_v3", deepseek::read_v3),
     ("exaone4", exaone4::read),
     ("gemma", gemma::read),
     ("gemma2", gemma2::read),
@@ -38,17 +50,25 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("gemma3_text", gemma3::read),
     ("glm", glm::read),
     ("glm4", glm::read_glm4),
+    ("glm4_moe", glm4_moe::read),
     ("gpt2", gpt2::read),
+    ("gpt_oss", gpt_oss::read),
     ("granite", granite::read),
+    ("granitemoe", granitemoe::read),
+    ("kimi_k2", deepseek::read_v3),
     ("llama", llama::read),
     ("mistral", mistral::read),
+    ("mixtral", mixtral::read),
     ("nemotron", nemotron::read),
     ("olmo", olmo::read),
     ("olmo2", olmo2::read),
     ("olmo3", olmo2::read_olmo3),
+    ("olmoe", olmoe::read),
     ("phi3", phi3::read),
     ("qwen2", qwen2::read),
+    ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
+    ("qwen3_moe", qwen_moe::read_qwen3),
     ("smollm3", smollm3::read),
 ];
 

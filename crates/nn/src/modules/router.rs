@@ -84,8 +84,10 @@ impl Router {
         if let Some(scale) = spec.scale {
             weights = weights.mul_scalar(scale)?;
         }
-        if spec.narrow_weights || !f.profile.is_hf() {
-            weights = weights.to_dtype(if f.profile.is_hf() { narrow } else { rows.dtype() })?;
+        if spec.stream_weights || !f.profile.is_hf() {
+            weights = weights.to_dtype(rows.dtype())?;
+        } else if spec.narrow_weights {
+            weights = weights.to_dtype(narrow)?;
         }
         Ok(Routed { logits, weights, chosen })
     }

@@ -69,8 +69,10 @@ pub struct RouterSpec {
     pub f32_map: bool,
     /// Whether scores stay in the dtype of the logits instead of f32 (GPT-OSS, DBRX).
     pub narrow_scores: bool,
-    /// Whether the reference casts the weights of the chosen back to the dtype of the logits.
+    /// Whether the reference casts the weights of the chosen back to the dtype of the logits (Qwen, OLMoE).
     pub narrow_weights: bool,
+    /// Whether it casts them to the dtype of the residual stream (Granite).
+    pub stream_weights: bool,
     /// Whether a per-expert bias (a buffer, not trained by gradients) corrects the choice.
     pub correction_bias: bool,
     /// The choice is confined to the best groups of experts.

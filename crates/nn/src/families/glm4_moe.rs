@@ -1,0 +1,58 @@
+//! GLM-4.5 and later: grouped heads of which a part is rotated, DeepSeek-V3's router, dense first layers.
+
+use super::common::{
+    FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta, rotary,
+    rotary_dim, sizes_or,
+};
+use super::experts::{counts, extra_predictors, groups, mixed, mixture, router_extras, sparse};
+use crate::config::Reader;
+use crate::spec::{LinearSpec, ModelSpec, QkNorm, QkNormPlace, RotaryJoin, RotarySpec, RouterSpec, Scores, SharedSpec};
+
+pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
+    let s = sizes_or(r, Some(8), None);
+    let dense_width = intermediate_size(r, &s);
+    let experts = r.size_or(["n_routed_experts", "num_experts", "num_local_experts"], 128, FAMILY);
+    let top_k = r.size_or("num_experts_per_tok", 8, FAMILY);
+    let f = r.size_or("moe_intermediate_size", 1408, FAMILY);
+    let counts = counts(r, s.h, ("n_routed_experts", experts), top_k, ("moe_intermediate_size", f));
+    let act = activation(r, "hidden_act", "silu");
+    let norm = rms(r.float_or("rms_norm_eps", 1e-5, FREE));
+    let bias = r.flag("attention_bias", false);
+    let tied = r.flag("tie_word_embeddings", false);
+
+    let mut attention = attention(&s, bias, false);
+    attention.out = LinearSpec::new("o_proj", false);
+    if r.flag("use_qk_norm", false) {
+        attention.qk_norm = QkNorm::PerHead(norm.clone());
+        attention.qk_norm_place = QkNormPlace::Positions;
+    }
+    let rotated = rotary_dim(r, s.d, 0.5);
+    attention.rotary = Some(RotarySpec { join: RotaryJoin::Last, ..rotary(rotated, rope_theta(r, 10_000.0)) });
+    attention.dropout = r.float_or("attention_dropout", 0.0, "off");
+
+    let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
+    let router = RouterSpec {
+        name: "gate",
+        scores: Scores::Sigmoid,
+        f32_map: true,
+        correction_bias: true,
+        groups: Some(groups(r, &counts, count, kept)),
+        normalise: r.flag("norm_topk_prob", true),
+        scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),
+        ..RouterSpec::default()
+    };
+    let shared = r.size_or("n_shared_experts", 1, FAMILY);
+    let width = r.check_product(
+        "the inner width of the shared experts",
+        &[("moe_intermediate_size", counts.f), ("n_shared_experts", shared)],
+    );
+    let shared = SharedSpec { mlp: gated_mlp(width, act, false), name: "shared_experts", gate: None };
+    let first = r.count_or("first_k_dense_replace", 1, FAMILY);
+    let dense = block(attention.clone(), gated_mlp(dense_width, act, false), pre_norm(&norm));
+    let sparse = sparse(attention, mixture(&counts, act, router, Some(shared)), pre_norm(&norm));
+    let mut not_modelled = Vec::new();
+    extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], s.h, &sparse, &mut not_modelled);
+    router_extras(r, &mut not_modelled);
+    let layers = mixed(s.l, dense, sparse, |i| i < first);
+    ModelSpec { not_modelled, ..decoder(r, &s, layers, norm, tied) }
+}
