@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `args.rs` | flags as they are typed |
 //! | `parse.rs` | flags to typed values, all problems at once |
-//! | `model.rs` | the MODEL argument |
+//! | `config.rs` | where a config comes from: file, folder, preset, standard input |
+//! | `step.rs` | flags of models, steps and layouts |
 //! | `commands/NAME.rs` | one subcommand: its flags, and the analysis it asks |
 //! | `output.rs` | reports to a stream or a file |
 //!
@@ -13,7 +14,6 @@
 mod args;
 mod commands;
 mod config;
-mod model;
 mod output;
 mod parse;
 mod step;
@@ -52,9 +52,9 @@ fn main() -> ExitCode {
     // Nothing is used after a panic but the exit code.
     let code = panic::catch_unwind(AssertUnwindSafe(|| run(&arguments))).unwrap_or(Err(Failure::Internal));
     ExitCode::from(match code {
-        Ok(Verdict::Answered) => ANSWERED,
         Ok(Verdict::No) => NO,
-        Err(Failure::BrokenPipe) => ANSWERED,
+        // Who stops reading has had the answer.
+        Ok(Verdict::Answered) | Err(Failure::BrokenPipe) => ANSWERED,
         Err(Failure::Internal) => INTERNAL,
         Err(Failure::Bad(problems)) => {
             output::problems(&problems, wants_json);

@@ -22,6 +22,11 @@ impl Reader {
         self.problems.push(problem);
     }
 
+    /// Notes several problems.
+    pub fn problems(&mut self, problems: Diagnostics) {
+        self.problems.extend(problems);
+    }
+
     /// The value, or a note of why there is none.
     pub fn take<T, E: Into<Diagnostic>>(&mut self, value: Result<T, E>) -> Option<T> {
         value.map_err(|problem| self.problem(problem)).ok()
@@ -29,7 +34,7 @@ impl Reader {
 
     /// The value of a flag that may be left out. A mistake names the flag.
     pub fn flag<T: FromStr<Err: Into<Diagnostic>>>(&mut self, flag: &str, text: Option<&str>) -> Option<T> {
-        self.flag_with(flag, text, |text| text.parse::<T>())
+        self.flag_with(flag, text, str::parse::<T>)
     }
 
     /// As [`flag`](Self::flag), read by a function.

@@ -62,7 +62,7 @@ impl Request {
             .with("left_to_right_flop", contraction.path.left_to_right_flops)
             .with("largest_intermediate_elements", contraction.path.largest_intermediate);
         if let Some(fleet) = &self.fleet {
-            self.bound(&mut report, fleet, flop, bytes)?;
+            bound(&mut report, fleet, flop, bytes)?;
         }
         self.describe(&mut report, &contraction, &steps);
         let shown = self.sizes.iter().map(|(name, size)| (name.clone(), Value::from(*size)));
@@ -116,36 +116,6 @@ impl Request {
         steps
     }
 
-    fn bound(&self, report: &mut Report, fleet: &Fleet, flop: Flops, bytes: Bytes) -> Result<(), Diagnostics> {
-        let peak: FlopPerSecond = fleet.peak()?.rate;
-        let bandwidth = fleet.hardware.bandwidth();
-        let (compute, memory) = (flop / peak, bytes / bandwidth);
-        let bound = if memory > compute { "memory-bound" } else { "compute-bound" };
-        let longer: Seconds = compute.max(memory);
-        let most = Mfu::new(compute / longer).map_err(|error| Diagnostic::error("", error.to_string()))?;
-        let ridge = peak / bandwidth;
-        report.headline.qualifiers.push(phrase![
-            bound,
-            " on ",
-            fleet.hardware.display.as_str(),
-            " (ridge ",
-            ridge,
-            ")"
-        ]);
-        let rows = [
-            KeyValue::new("compute", compute).note(phrase!["at ", peak, " (", fleet.precision.name(), ", dense)"]),
-            KeyValue::new("memory", memory).note(phrase!["at ", bandwidth]),
-            KeyValue::new("upper bound", most).note(phrase!["of the peak: no MFU above it"]),
-        ];
-        report.blocks.push(Block::key_values("", rows));
-        report.result.insert("bound", bound);
-        report.result.insert("ridge_flop_per_byte", ridge);
-        report.result.insert("compute_seconds", compute);
-        report.result.insert("memory_seconds", memory);
-        report.result.insert("mfu_bound", most);
-        Ok(())
-    }
-
     fn describe(&self, report: &mut Report, contraction: &Contraction, steps: &[Step]) {
         let path = &contraction.path;
         let output: u128 = contraction.output_shape.iter().map(|&size| u128::from(size)).product();
@@ -183,4 +153,28 @@ impl Request {
         let lowered = path.steps.iter().map(|step| contraction.describe(step));
         report.result.insert("steps", Value::list(lowered));
     }
+}
+
+/// Adds what bounds it on the hardware: computing or moving.
+fn bound(report: &mut Report, fleet: &Fleet, flop: Flops, bytes: Bytes) -> Result<(), Diagnostics> {
+    let peak: FlopPerSecond = fleet.peak()?.rate;
+    let bandwidth = fleet.hardware.bandwidth();
+    let (compute, memory) = (flop / peak, bytes / bandwidth);
+    let bound = if memory > compute { "memory-bound" } else { "compute-bound" };
+    let longer: Seconds = compute.max(memory);
+    let most = Mfu::new(compute / longer).map_err(|error| Diagnostic::error("", error.to_string()))?;
+    let ridge = peak / bandwidth;
+    report.headline.qualifiers.push(phrase![bound, " on ", fleet.hardware.display.as_str(), " (ridge ", ridge, ")"]);
+    let rows = [
+        KeyValue::new("compute", compute).note(phrase!["at ", peak, " (", fleet.precision.name(), ", dense)"]),
+        KeyValue::new("memory", memory).note(phrase!["at ", bandwidth]),
+        KeyValue::new("upper bound", most).note(phrase!["of the peak: no MFU above it"]),
+    ];
+    report.blocks.push(Block::key_values("", rows));
+    report.result.insert("bound", bound);
+    report.result.insert("ridge_flop_per_byte", ridge);
+    report.result.insert("compute_seconds", compute);
+    report.result.insert("memory_seconds", memory);
+    report.result.insert("mfu_bound", most);
+    Ok(())
 }

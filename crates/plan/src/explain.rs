@@ -72,12 +72,11 @@ fn evaluate(formula: &Formula, values: &[(String, f64)]) -> Result<(Value, crate
     }
     let mut arguments = Vec::new();
     for symbol in formula.symbols {
-        match values.iter().find(|(name, _)| name == symbol.name) {
-            Some((_, value)) => arguments.push(*value),
-            None => {
-                let message = format!("no value for `{}`, {}", symbol.name, symbol.meaning);
-                problems.push(Diagnostic::error("T0442", message).help(format!("{}=1", symbol.name)));
-            }
+        if let Some((_, value)) = values.iter().find(|(name, _)| name == symbol.name) {
+            arguments.push(*value);
+        } else {
+            let message = format!("no value for `{}`, {}", symbol.name, symbol.meaning);
+            problems.push(Diagnostic::error("T0442", message).help(format!("{}=1", symbol.name)));
         }
     }
     if problems.has_errors() {

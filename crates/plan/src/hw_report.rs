@@ -38,7 +38,7 @@ fn rows(devices: &[&Hardware]) -> Table {
         Column::right("bandwidth"),
         Column::right("ridge"),
     ];
-    let mut table = Table::new("", columns);
+    let mut table = Table::new("TFLOP/s", columns);
     for hardware in devices {
         let rate = |precision| match hardware.peak(precision) {
             Some(peak) => {
@@ -59,7 +59,6 @@ fn rows(devices: &[&Hardware]) -> Table {
             ridge,
         ]));
     }
-    table.title = "TFLOP/s".to_owned();
     table
 }
 

@@ -14,7 +14,7 @@ pub fn nearest<'a>(query: &str, candidates: impl IntoIterator<Item = &'a str>) -
             // What somebody typed the beginning of is near whatever its length.
             (if length >= 2 && name.starts_with(&query) { 1 } else { distance }, name)
         })
-        .filter(|(distance, _)| distance * 2 <= length.max(2))
+        .filter(|(distance, _)| distance * 2 <= length)
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
     near.into_iter().take(MOST).map(|(_, name)| name).collect()
@@ -52,5 +52,7 @@ mod tests {
         assert_eq!(nearest("bf16", names), ["bf16-master", "bf16-mixed", "bf16-pure"]);
         assert_eq!(nearest("completely different", names), [""; 0]);
         assert_eq!(nearest("", names), [""; 0]);
+        assert_eq!(nearest("4", ["0", "1"]), [""; 0]);
+        assert_eq!(nearest("6m", ["6n", "6nd"]), ["6n"]);
     }
 }

@@ -13,11 +13,15 @@ pub fn csv(report: &Report) -> String {
     for block in &report.blocks {
         match block {
             Block::KeyValues { title, rows } => {
-                rows.iter().for_each(|row| line(&mut out, title, &row.key, "", &row.value));
+                for row in rows {
+                    line(&mut out, title, &row.key, "", &row.value);
+                }
             }
             Block::Table(table) => rows(&mut out, table),
             Block::Text { title, lines } => {
-                lines.iter().for_each(|text| line(&mut out, title, "", "", &Cell::Text(phrase(text, Units::Iec))));
+                for text in lines {
+                    line(&mut out, title, "", "", &Cell::Text(phrase(text, Units::Iec)));
+                }
             }
         }
     }
@@ -51,13 +55,12 @@ fn item(row: &Row, is_total: bool) -> String {
 fn line(out: &mut String, section: &str, item: &str, quantity: &str, cell: &Cell) {
     let (value, unit) = cell.raw();
     let value = match value {
-        Value::Null => String::new(),
         Value::Bool(value) => value.to_string(),
         Value::Uint(value) => value.to_string(),
         Value::Int(value) => value.to_string(),
         Value::Num(value) => value.to_string(),
         Value::Text(text) => text,
-        Value::List(_) | Value::Map(_) => String::new(),
+        Value::Null | Value::List(_) | Value::Map(_) => String::new(),
     };
     let fields = [section, item, quantity, &value, unit].map(field);
     out.push_str(&fields.join(","));

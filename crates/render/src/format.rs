@@ -151,9 +151,9 @@ pub(crate) fn one_unit(cells: &[&Cell], units: Units) -> Option<Vec<Piece>> {
         Cell::Flops(flop) => Some(flop.as_f64()),
         _ => None,
     };
+    let magnitude = |cell: &Cell| sized(cell).map_or(0.0, f64::abs);
     let largest = cells.iter().copied().filter(|cell| sized(cell).is_some());
-    let largest = largest
-        .max_by(|a, b| sized(a).map(f64::abs).unwrap_or(0.0).total_cmp(&sized(b).map(f64::abs).unwrap_or(0.0)))?;
+    let largest = largest.max_by(|a, b| magnitude(a).total_cmp(&magnitude(b)))?;
     let unit = piece(largest, units).unit;
     let base = match largest {
         Cell::Flops(_) => 1000_f64,

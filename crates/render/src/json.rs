@@ -103,12 +103,11 @@ struct Json<'a>(&'a Value);
 impl Serialize for Json<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            Value::Null => serializer.serialize_unit(),
             Value::Bool(value) => serializer.serialize_bool(*value),
             Value::Uint(value) => serializer.serialize_u128(*value),
             Value::Int(value) => serializer.serialize_i128(*value),
             Value::Num(value) if value.is_finite() => serializer.serialize_f64(*value),
-            Value::Num(_) => serializer.serialize_unit(),
+            Value::Null | Value::Num(_) => serializer.serialize_unit(),
             Value::Text(text) => serializer.serialize_str(text),
             Value::List(items) => {
                 let mut list = serializer.serialize_seq(Some(items.len()))?;

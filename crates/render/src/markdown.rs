@@ -76,7 +76,7 @@ fn table(out: &mut String, table: &Table, units: Units) {
             let own: Vec<&Cell> = all.iter().map(|row| row.cells.get(at).unwrap_or(&Cell::Empty)).collect();
             let shared = if column.one_unit { one_unit(&own, units) } else { None };
             match shared {
-                Some(pieces) => pieces.iter().map(|piece| piece.joined()).collect(),
+                Some(pieces) => pieces.iter().map(crate::format::Piece::joined).collect(),
                 None => own
                     .iter()
                     .map(|cell| match cell {

@@ -1,8 +1,8 @@
 //! `napkin hw [NAME]...`.
 
 use clap::Args;
-use plan::hw_report;
 use plan::hardware;
+use plan::hw_report;
 use plan::report::Report;
 use units::Diagnostics;
 

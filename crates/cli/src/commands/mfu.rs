@@ -5,18 +5,16 @@ use plan::mfu::{Measured, Request};
 use plan::report::Report;
 use units::{Diagnostic, Diagnostics, Mfu, Seconds, Tokens, TokensPerSecond};
 
-use super::time::work;
 use crate::args::FleetArgs;
 use crate::parse::{Reader, positive, rate};
+use crate::step::WorkArgs;
 
 /// Which utilization a measured speed is.
 #[derive(Debug, Args)]
 pub struct MfuArgs {
-    /// A bare parameter count such as dense:7B
-    pub model: Option<String>,
-    /// FLOP of one trained token, instead of a model
-    #[arg(long, value_name = "FLOP", conflicts_with = "model")]
-    pub flops_per_token: Option<String>,
+    /// The model
+    #[command(flatten)]
+    pub work: WorkArgs,
     /// Tokens per second, of all devices together
     #[arg(long, value_name = "N")]
     pub tokens_per_second: Option<String>,
@@ -29,7 +27,7 @@ pub struct MfuArgs {
     /// The tokens are those of one device
     #[arg(long)]
     pub per_device: bool,
-    /// One matrix multiplication instead of training: MxKxN
+    /// One matrix multiplication instead of training, such as 16384x32768x8192
     #[arg(long, value_name = "MxKxN", conflicts_with_all = ["model", "flops_per_token", "tokens_per_second", "step_time"])]
     pub matmul: Option<String>,
     /// How long the multiplication took, such as 0.16 or 160ms
@@ -72,7 +70,7 @@ impl MfuArgs {
     }
 
     fn training(&self, read: &mut Reader) -> Option<Measured> {
-        let work = work(read, self.model.as_deref(), self.flops_per_token.as_deref());
+        let work = self.work.read(read);
         let speed = read.flag_with("--tokens-per-second", self.tokens_per_second.as_deref(), |text| {
             TokensPerSecond::new(positive(text)?).map_err(|error| Diagnostic::error("", error.to_string()))
         });
