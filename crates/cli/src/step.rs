@@ -8,12 +8,12 @@ use plan::hardware::{Hardware, Kind};
 use plan::ledger::{ASSUMED_RUNTIME, Request};
 use plan::model::Model;
 use plan::sharding::Sharding;
+use plan::work::Work;
 use tensor::CastLists;
-use units::{Bytes, Diagnostic};
+use units::{Bytes, Diagnostic, Diagnostics, Flops, Params};
 
 use crate::config;
 use crate::parse::{Reader, count};
-use units::Diagnostics;
 
 /// Which model, and how its config is read.
 #[derive(Clone, Debug, Args)]
@@ -50,6 +50,60 @@ impl ModelArgs {
         }
         config::load(&self.model, &overrides, self.assume.as_deref())
     }
+}
+
+/// The work of one token: a model, a bare count, or a number.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WorkArgs {
+    /// A config.json, its folder, a preset, - for standard input, or a bare count such as dense:70B
+    pub model: Option<String>,
+    /// FLOP of one trained token, instead of a model
+    #[arg(long, value_name = "FLOP", conflicts_with = "model")]
+    pub flops_per_token: Option<String>,
+    /// Tokens in a sequence: attention grows with it [default: the model's own limit, at most 4096]
+    #[arg(long, value_name = "N", requires = "model")]
+    pub seq_len: Option<String>,
+    /// Override a key of the config
+    #[arg(long, value_name = "KEY=VALUE", requires = "model")]
+    pub set: Vec<String>,
+    /// Read an unknown model_type as this family
+    #[arg(long, value_name = "FAMILY", requires = "model")]
+    pub assume: Option<String>,
+}
+
+impl WorkArgs {
+    /// The work of one token, with what was found on the way to it.
+    pub fn read(&self, read: &mut Reader) -> Option<Work> {
+        let Some(name) = &self.model else {
+            if self.flops_per_token.is_some() {
+                return read.flag::<Flops>("--flops-per-token", self.flops_per_token.as_deref()).map(Work::given);
+            }
+            let problem = Diagnostic::error("", "which model?").help("llama-3.1-8b").help("path/to/config.json");
+            read.problem(problem.help("dense:70B").help("--flops-per-token 51.47GFLOP"));
+            return None;
+        };
+        if name.starts_with("dense:") {
+            let parameters = read.flag_with("MODEL", Some(name), dense)?;
+            return Some(Work::dense(name.as_str(), parameters));
+        }
+        let model = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
+        let model = model.load().map_err(|problems| read.problems(problems)).ok()?;
+        let step = StepArgs { seq_len: self.seq_len.clone(), ..StepArgs::default() };
+        let options = step.read(read, &model, None);
+        plan::flops::work(&model, &options).map_err(|problems| read.problems(problems)).ok()
+    }
+}
+
+/// A bare parameter count: `dense:70B`.
+///
+/// # Errors
+/// A count that is none.
+pub fn dense(text: &str) -> Result<Params, Diagnostic> {
+    let parameters: Params = text.trim_start_matches("dense:").parse()?;
+    if parameters.is_zero() {
+        return Err(Diagnostic::error("", format!("`{text}` has no parameters")).help("dense:70B"));
+    }
+    Ok(parameters)
 }
 
 /// One training step on one device.

@@ -4,7 +4,6 @@ use nn::spec::ModelSpec;
 use nn::step::StepOptions;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
-use crate::hardware::Hardware;
 use crate::ledger::{self, Ledger, Request, peak_words};
 use crate::model::{Model, trace};
 use crate::params::Counts;
@@ -21,6 +20,11 @@ pub enum Grow {
     SeqLen,
     /// Blocks of the same shape.
     Layers,
+}
+
+impl Grow {
+    /// All of them, in the order of answers.
+    pub const ALL: [Self; 3] = [Self::Batch, Self::SeqLen, Self::Layers];
 }
 
 impl Grow {
@@ -129,8 +133,13 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
 ///
 /// # Errors
 /// As [`trace`].
-pub fn report(model: &Model, request: &Request<'_>, hardware: &Hardware, grow: &[Grow]) -> Result<Report, Diagnostics> {
-    let capacity = hardware.capacity();
+pub fn report(
+    model: &Model,
+    request: &Request<'_>,
+    device: &str,
+    capacity: Bytes,
+    grow: &[Grow],
+) -> Result<Report, Diagnostics> {
     let mut rows = Vec::new();
     let mut result = Value::map().with("capacity_bytes", capacity);
     let mut answer = None;
@@ -162,7 +171,7 @@ pub fn report(model: &Model, request: &Request<'_>, hardware: &Hardware, grow: &
     } else {
         phrase![first.what(), " ", Cell::Count(u128::from(found.size))]
     };
-    let mut report = Report::new("fit", headline).qualified(phrase!["on ", hardware.display.as_str()]);
+    let mut report = Report::new("fit", headline).qualified(phrase!["on ", device]);
     if found.size == 0 {
         report.verdict = Verdict::No;
         let traced = model.trace(&request.options)?;

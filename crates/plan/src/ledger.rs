@@ -11,7 +11,7 @@ use crate::model::{Model, pattern};
 use crate::phrase;
 use crate::report::{Assumption, Cell, Column, Origin, Phrase, Report, Row, Table, Value, Verdict};
 use crate::sharding::Sharding;
-use crate::timeline::{ByRole, Device, Phase, Point, TIMELINE_POINTS, Timeline, thin};
+use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
 
 /// The question.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub struct Ledger {
     pub peak_phase: usize,
     /// All phases.
     pub phases: Vec<Phase>,
-    /// Live bytes over time, at most [`TIMELINE_POINTS`] moments, each the highest of its stretch.
+    /// Live bytes over time, at most [`TIMELINE_POINTS`](crate::timeline::TIMELINE_POINTS) moments, each the highest of its stretch.
     pub timeline: Vec<Point>,
 }
 

@@ -1,23 +1,34 @@
-//! `napkin fit --states-only --hw h100-sxm -n 8 --optimizer adamw --zero 3`.
+//! `napkin fit llama-3.1-8b --hw h100-sxm`, or `napkin fit --states-only --hw h100-sxm -n 8 --zero 3`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use nn::step::StepOptions;
 use plan::fit::{Choice, Memory, StatesRequest};
-use plan::hardware;
+use plan::hardware::{self, Hardware};
+use plan::largest::{self, Grow};
 use plan::report::Report;
 use plan::states::{Optimizer, Recipe, Zero};
 use units::{Bytes, Diagnostic, Diagnostics};
 
-use crate::model::model;
 use crate::parse::{Reader, count};
+use crate::step::{LayoutArgs, ModelArgs, StepArgs, dense};
 
 /// What fits.
 #[derive(Debug, Args)]
 pub struct Fit {
-    /// A bare parameter count such as dense:70B; without it, the largest that fits is asked for
+    /// A config, preset or folder; or dense:70B; or nothing, with --states-only
     pub model: Option<String>,
+    /// Override a key of the config
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Read an unknown model_type as this family
+    #[arg(long, value_name = "FAMILY")]
+    pub assume: Option<String>,
     /// Count parameters, gradients and optimizer states only
     #[arg(long)]
     pub states_only: bool,
+    /// What to grow [default: all three]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub grow: Vec<GrowArg>,
     /// Accelerator; `napkin hw` lists them
     #[arg(long, value_name = "NAME")]
     pub hw: Option<String>,
@@ -25,39 +36,102 @@ pub struct Fit {
     #[arg(long, value_name = "SIZE", conflicts_with = "hw")]
     pub memory: Option<String>,
     /// How many devices, all data-parallel [default: 1]
-    #[arg(short = 'n', long, visible_alias = "dp", value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     pub devices: Option<String>,
-    /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure [default: fp32]
-    #[arg(long, visible_alias = "dtype", value_name = "RECIPE")]
-    pub precision: Option<String>,
-    /// sgd, momentum, adagrad, rmsprop, adam, adamw [default: adamw]
-    #[arg(long, value_name = "NAME")]
-    pub optimizer: Option<String>,
-    /// ZeRO stage, 0 to 3 [default: 0]
-    #[arg(long, value_name = "STAGE")]
-    pub zero: Option<String>,
+    /// The step
+    #[command(flatten)]
+    pub step: StepArgs,
+    /// The layout
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+}
+
+/// What to grow.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum GrowArg {
+    /// Sequences in a micro-batch
+    Batch,
+    /// Tokens in a sequence
+    SeqLen,
+    /// Blocks of this shape
+    Layers,
 }
 
 impl Fit {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
+        match self.model.as_deref().filter(|name| !name.starts_with("dense:")) {
+            Some(name) if !self.states_only => self.traced(name),
+            _ => self.states(),
+        }
+    }
+
+    fn hardware(&self, read: &mut Reader) -> Option<Hardware> {
+        let found = self.hw.as_deref().map(hardware::find);
+        found.and_then(|found| read.take(found)).cloned()
+    }
+
+    /// The largest sizes of a traced model.
+    fn traced(&self, name: &str) -> Result<Report, Diagnostics> {
+        let model = ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.load()?;
+        let mut read = Reader::default();
+        let hardware = self.hardware(&mut read);
+        let given = read.flag::<Bytes>("--memory", self.memory.as_deref());
+        let capacity = given.or_else(|| hardware.as_ref().map(Hardware::capacity));
+        let capacity = read.required(capacity, self.hw.is_some() || self.memory.is_some(), "--hw", "h100-sxm");
+        let devices = read.flag_with("--devices", self.devices.as_deref(), count).unwrap_or(1);
+        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let options = StepOptions { steps: 1, warm: true, ..options };
+        let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
+        let (request, capacity) = read.finish(capacity.map(|capacity| (request, capacity)))?;
+        let device = hardware.as_ref().map_or_else(|| format!("a device of {capacity}"), |h| h.display.clone());
+        let mut grow: Vec<Grow> = self.grow.iter().map(|what| what.grow()).collect();
+        if grow.is_empty() {
+            grow.extend(Grow::ALL);
+        }
+        largest::report(&model, &request, &device, capacity, &grow)
+    }
+
+    /// The largest bare parameter count, by its states alone.
+    fn states(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
         if !self.states_only {
-            let problem = Diagnostic::error("", "only states can be fitted yet");
-            read.problem(problem.why("activations need a traced model").help("--states-only"));
+            let problem = Diagnostic::error("", "activations need a model to trace");
+            read.problem(problem.help("--states-only").help("napkin fit llama-3.1-8b --hw h100-sxm"));
         }
-        let parameters = read.flag_with("MODEL", self.model.as_deref(), model);
+        let counted = match self.model.as_deref() {
+            Some(name) if name.starts_with("dense:") => {
+                read.flag_with("MODEL", Some(name), dense).map(|count| (name.to_owned(), count))
+            }
+            Some(name) => {
+                let model =
+                    ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.load()?;
+                let params = plan::params::parameters(&model)?;
+                Some((name.to_owned(), plan::params::Counts::of(&params).stored))
+            }
+            None => None,
+        };
         let given = read.flag::<Bytes>("--memory", self.memory.as_deref()).map(Memory::Given);
-        let found = self.hw.as_deref().map(hardware::find);
-        let found = found.and_then(|found| read.take(found)).map(|found| Memory::Of(Box::new(found.clone())));
-        let asked = self.hw.is_some() || self.memory.is_some();
-        let memory = read.required(given.or(found), asked, "--hw", "h100-sxm");
-        let devices = Choice::or(read.flag_with("--devices", self.devices.as_deref(), count), 1);
-        let recipe = Choice::or(read.flag::<Recipe>("--precision", self.precision.as_deref()), Recipe::Fp32);
-        let optimizer = Choice::or(read.flag::<Optimizer>("--optimizer", self.optimizer.as_deref()), Optimizer::AdamW);
-        let zero = Choice::or(read.flag::<Zero>("--zero", self.zero.as_deref()), Zero::None);
-        let parameters = parameters.map(|model| (model.work().model, model.parameters()));
-        let request = memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, parameters });
+        let memory = given.or_else(|| self.hardware(&mut read).map(|found| Memory::Of(Box::new(found))));
+        let memory = read.required(memory, self.hw.is_some() || self.memory.is_some(), "--hw", "h100-sxm");
+        let devices = self.devices.as_deref().or(self.layout.dp.as_deref());
+        let devices = Choice::or(read.flag_with("--devices", devices, count), 1);
+        let recipe = Choice::or(read.flag::<Recipe>("--precision", self.step.precision.as_deref()), Recipe::Fp32);
+        let optimizer = self.step.optimizer.as_deref();
+        let optimizer = Choice::or(read.flag::<Optimizer>("--optimizer", optimizer), Optimizer::AdamW);
+        let zero = Choice::or(read.flag::<Zero>("--zero", self.layout.zero.as_deref()), Zero::None);
+        let request =
+            memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, parameters: counted });
         read.finish(request)?.report()
+    }
+}
+
+impl GrowArg {
+    const fn grow(self) -> Grow {
+        match self {
+            Self::Batch => Grow::Batch,
+            Self::SeqLen => Grow::SeqLen,
+            Self::Layers => Grow::Layers,
+        }
     }
 }

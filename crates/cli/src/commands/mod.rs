@@ -3,6 +3,7 @@
 //! To add one: write `NAME.rs` with a `clap::Args` struct and `fn report(&self) -> Result<Report, Diagnostics>`, then add
 //! it to [`Command`] and to [`Command::report`].
 
+mod compare;
 mod completions;
 mod dtype;
 mod einsum;
@@ -39,6 +40,8 @@ pub enum Command {
     Fit(fit::Fit),
     /// Which MFU a measured speed is, under each convention
     Mfu(mfu::MfuArgs),
+    /// Two or more set-ups side by side
+    Compare(compare::Compare),
     /// Bits, value and error of a number in each format
     Dtype(dtype::Dtype),
     /// FLOP, bytes and bound of an einsum
@@ -65,6 +68,7 @@ impl Command {
             Self::Time(time) => time.report(),
             Self::Fit(fit) => fit.report(),
             Self::Mfu(mfu) => mfu.report(),
+            Self::Compare(compare) => compare.report(),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),
             Self::Hw(hw) => hw.report(),

@@ -3,18 +3,18 @@
 use clap::Args;
 use plan::report::Report;
 use plan::time::{Pace, Request};
-use plan::work::Work;
-use units::{Diagnostic, Diagnostics, Flops, Mfu, Tokens};
+use units::{Diagnostics, Mfu, Tokens};
 
 use crate::args::FleetArgs;
-use crate::model::model;
 use crate::parse::{Reader, days, dollars};
+use crate::step::WorkArgs;
 
 /// Wall-clock time, device-hours and cost of a run.
 #[derive(Debug, Args)]
 pub struct Time {
-    /// A bare parameter count such as dense:70B
-    pub model: Option<String>,
+    /// The model
+    #[command(flatten)]
+    pub work: WorkArgs,
     /// Tokens to train on
     #[arg(long, value_name = "N")]
     pub tokens: Option<String>,
@@ -27,9 +27,6 @@ pub struct Time {
     /// US dollars for one device and hour
     #[arg(long, value_name = "USD")]
     pub price: Option<String>,
-    /// FLOP of one trained token, instead of a model
-    #[arg(long, value_name = "FLOP", conflicts_with = "model")]
-    pub flops_per_token: Option<String>,
     /// Devices
     #[command(flatten)]
     pub fleet: FleetArgs,
@@ -39,7 +36,7 @@ impl Time {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let work = work(&mut read, self.model.as_deref(), self.flops_per_token.as_deref());
+        let work = self.work.read(&mut read);
         let tokens = read.flag::<Tokens>("--tokens", self.tokens.as_deref());
         let tokens = read.required(tokens, self.tokens.is_some(), "--tokens", "15T");
         let fleet = read.fleet(&self.fleet);
@@ -54,18 +51,5 @@ impl Time {
         let request = work.zip(tokens).zip(fleet);
         let request = request.map(|((work, tokens), fleet)| Request { work, tokens, fleet, pace, price });
         read.finish(request)?.report()
-    }
-}
-
-/// The work of one token, by a model or by a number.
-pub fn work(read: &mut Reader, name: Option<&str>, flops_per_token: Option<&str>) -> Option<Work> {
-    match (name, flops_per_token) {
-        (Some(name), _) => read.flag_with("MODEL", Some(name), model).map(|model| model.work()),
-        (None, Some(_)) => read.flag::<Flops>("--flops-per-token", flops_per_token).map(Work::given),
-        (None, None) => {
-            let problem = Diagnostic::error("", "which model?").help("dense:70B").help("--flops-per-token 51.47GFLOP");
-            read.problem(problem);
-            None
-        }
     }
 }
