@@ -1,6 +1,6 @@
 //! What the modules of one forward pass share: implementation profile, precision, tables computed once.
 
-use crate::spec::RotarySpec;
+use crate::spec::{AttentionSpec, RotarySpec};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,6 +109,9 @@ pub struct Forward {
     tables: std::rc::Rc<RefCell<Tables>>,
 }
 
+/// Marks the key of a boolean mask beside the additive one of the same window.
+pub const WHOLE: u64 = 1 << 63;
+
 /// Tables that are made once in a forward pass.
 #[derive(Clone, Default)]
 struct Tables {
@@ -131,10 +134,20 @@ impl Forward {
         }
     }
 
-    /// The same pass with a hold of its own on the tables made so far: what a checkpointed region keeps until it runs again.
+    /// The same pass with a hold of its own on the tables a layer uses: what a checkpointed region keeps until it runs
+    /// again.
     #[must_use]
-    pub fn held(&self) -> Self {
-        let tables = self.tables.borrow().clone();
+    pub fn held(&self, layer: &AttentionSpec) -> Self {
+        let all = self.tables.borrow();
+        let mask = layer.mask_key();
+        let rotary = layer.rotary.as_ref().map(|r| (r.table, r.dim));
+        // A layer that does not rotate is handed the tables all the same.
+        let rotary = all.rotary.iter().filter(|(key, _)| rotary.is_none_or(|own| **key == own));
+        let masks = all.masks.iter().filter(|(key, _)| key.0 & !WHOLE == mask.0 && key.1 == mask.1);
+        let tables = Tables {
+            rotary: rotary.map(|(key, tables)| (*key, tables.clone())).collect(),
+            masks: masks.map(|(key, mask)| (*key, mask.clone())).collect(),
+        };
         Self { tables: std::rc::Rc::new(RefCell::new(tables)), ..self.clone() }
     }
 
@@ -173,7 +186,8 @@ impl Forward {
         Ok(made)
     }
 
-    /// An additive mask shared by layers of equal window, made once per pass. `key.0` is the window (0: none).
+    /// A mask shared by layers of equal [`AttentionSpec::mask_key`], made once per pass; the key of one that is not
+    /// additive has [`WHOLE`] set in its first number.
     pub fn mask(&self, key: (u64, u64), make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         if let Some(hit) = self.tables.borrow().masks.get(&key) {
             return Ok(hit.clone());

@@ -124,7 +124,7 @@ impl Model {
     /// `b s -> b s h`
     pub fn body(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
         let body = f.runtime.scope(self.spec.names.body);
-        let mut x = self.embed(f, tokens)?;
+        let (mut x, embedded) = self.embed(f, tokens)?;
         if f.profile.is_hf() {
             hf::prepare(f, &self.spec.layers, x.dtype())?;
         }
@@ -132,7 +132,7 @@ impl Model {
             let _list = f.runtime.scope(self.spec.names.layers);
             let _scope = f.runtime.scope(i.to_string());
             x = if f.recompute == Recompute::Full {
-                let (block, forward) = (block.clone(), f.held());
+                let (block, forward) = (block.clone(), f.held(block.attention()));
                 let region = move |t: &[Tensor]| Ok(std::iter::once(block.forward(&forward, t[0].clone())?).collect());
                 checkpoint(&[&x], region)?.remove(0)
             } else {
@@ -145,13 +145,15 @@ impl Model {
         if let Some(project) = &self.project_out {
             x = project.forward(f, &x)?;
         }
-        drop(body);
+        drop((body, embedded));
         f.drop_tables();
         Ok(x)
     }
 
-    fn embed(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
+    /// The embedded tokens, and what the reference names beside them to the end of the body.
+    fn embed(&self, f: &Forward, tokens: &Tensor) -> Result<(Tensor, Vec<Tensor>)> {
         let spec = &self.spec.embedding;
+        let mut held = Vec::new();
         let mut x = {
             let _scope = f.runtime.scope(self.spec.names.embed);
             self.embed.embedding(tokens)?
@@ -164,6 +166,9 @@ impl Model {
         }
         if let Some(project) = &self.project_in {
             x = project.forward(f, &x)?;
+        }
+        if f.profile.is_hf() {
+            held.push(x.clone());
         }
         if let (Some(table), Some(p)) = (&self.positions, &spec.positions) {
             let s = tokens.size(1);
@@ -181,6 +186,9 @@ impl Model {
             }
             drop(_scope);
             x = x.add(&added)?;
+            if f.profile.is_hf() {
+                held.push(added);
+            }
         }
         if let Some(norm) = &self.embed_norm {
             x = norm.forward(f, &x)?;
@@ -188,7 +196,7 @@ impl Model {
         if f.training && spec.dropout > 0.0 {
             x = if f.profile.is_hf() { x.dropout_composed(spec.dropout)? } else { x.dropout(spec.dropout)? };
         }
-        Ok(x)
+        Ok((x, held))
     }
 
     /// The head: `b s h -> b s v`

@@ -204,6 +204,11 @@ pub enum BlockForm {
         /// After the feed-forward residual.
         m2: NamedNorm,
     },
+    /// `x = (x + A(n1(x))) + F(n1(x))`: as [`BlockForm::Parallel`] in values, each branch joining the stream by itself.
+    ParallelInto {
+        /// Before both.
+        n1: NamedNorm,
+    },
     /// `x += A(n1(x)) + F(n2(x))`, or with one norm for both.
     Parallel {
         /// Before attention, and before feed-forward if `n2` is absent.
@@ -252,6 +257,13 @@ pub struct AttentionSpec {
     pub f32_scores: bool,
     /// Dropout on the attention weights.
     pub dropout: f64,
+}
+
+impl AttentionSpec {
+    /// Layers with equal keys share a mask: window and chunk, 0 for none.
+    pub fn mask_key(&self) -> (u64, u64) {
+        (self.window.unwrap_or(0), self.chunk.unwrap_or(0))
+    }
 }
 
 /// A linear map by module name.

@@ -26,7 +26,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         ..rotary(s.d, rope_theta(r, 500_000.0))
     });
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
-    let form = BlockForm::Parallel { n1: named("input_layernorm", &norm), n2: None };
+    let form = BlockForm::ParallelInto { n1: named("input_layernorm", &norm) };
     let layer = block(attention, gated_mlp(f, act, false), form);
     let mut spec = decoder(r, &s, equal(&s, layer), norm, tied);
     spec.head.scale = Some(r.float_or("logit_scale", 0.0625, FAMILY));

@@ -69,8 +69,11 @@ impl Attention {
         })
     }
 
-    /// `b s h -> b s h`
-    pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+    /// The output, and the weights where the reference returns them beside it: its blocks hold them to their end.
+    ///
+    /// # Shapes
+    /// `b s h -> b s h`, `b a s s`
+    pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let mut held = Vec::new();
         let (q, k, v) = match &self.maps {
             Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
@@ -87,10 +90,14 @@ impl Attention {
             }
             _ => (q, k),
         };
-        let mixed = self.core(f, q, k, v)?; // b s (a dv)
+        if f.profile.is_hf() {
+            // Local names of the reference until its function returns.
+            held.extend([q.clone(), k.clone(), v.clone()]);
+        }
+        let (mixed, weights) = self.core(f, q, k, v)?; // b s (a dv)
         let out = self.out.forward(f, &mixed)?;
         drop(held);
-        Ok(out)
+        Ok((out, weights))
     }
 
     /// Three maps, each cut into heads; norms where the family puts them.
@@ -160,8 +167,7 @@ impl Attention {
 
     fn clip(&self, x: Tensor) -> Result<Tensor> {
         match self.spec.clip_qkv {
-            // min(max(x, -c), c), with the maximum alone at hand.
-            Some(c) => x.max_scalar(-c)?.neg()?.max_scalar(-c)?.neg(),
+            Some(c) => x.clamp(-c, c),
             None => Ok(x),
         }
     }
@@ -169,28 +175,32 @@ impl Attention {
     /// Scores, softmax, weighted values.
     ///
     /// # Shapes
-    /// `b a s d`, `b k s d`, `b k s dv` -> `b s (a dv)`
-    fn core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+    /// `b a s d`, `b k s d`, `b k s dv` -> `b s (a dv)`, and `b a s s` from explicit attention
+    fn core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<(Tensor, Option<Tensor>)> {
         if f.recompute != Recompute::Selective {
             return self.run_core(f, q, k, v);
         }
-        let (this, forward) = (self.clone(), f.held());
+        let (this, forward) = (self.clone(), f.held(&self.spec));
         let region = move |t: &[Tensor]| {
-            let out = this.run_core(&forward, t[0].clone(), t[1].clone(), t[2].clone())?;
+            let (out, _) = this.run_core(&forward, t[0].clone(), t[1].clone(), t[2].clone())?;
             Ok(std::iter::once(out).collect())
         };
-        Ok(checkpoint(&[&q, &k, &v], region)?.remove(0))
+        Ok((checkpoint(&[&q, &k, &v], region)?.remove(0), None))
     }
 
-    fn run_core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+    fn run_core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let (b, s) = (q.size(0), q.size(2));
-        let out = match f.profile {
-            Profile::Fused => self.core_fused(f, &q, &k, &v)?,
-            Profile::HfSdpa => self.core_sdpa(f, q, k, v)?,
-            Profile::HfEager => self.core_eager(f, q, k, v)?,
+        let (out, weights) = match f.profile {
+            Profile::Fused => (self.core_fused(f, &q, &k, &v)?, None),
+            Profile::HfSdpa => (self.core_sdpa(f, q, k, v)?, None),
+            Profile::HfEager => {
+                let (out, weights) = self.core_eager(f, q, k, v)?;
+                (out, Some(weights))
+            }
         };
         // b a s dv, laid out as b s a dv: the merge is a view wherever the kernel wrote it so.
-        out.transpose(1, 2)?.reshape(&[b, s, self.spec.heads * self.spec.value_dim])
+        let merged = out.transpose(1, 2)?.reshape(&[b, s, self.spec.heads * self.spec.value_dim])?;
+        Ok((merged, weights))
     }
 
     fn options(&self, causal: bool) -> Core {
@@ -261,7 +271,7 @@ impl Attention {
         })
     }
 
-    fn core_eager(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
+    fn core_eager(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<(Tensor, Tensor)> {
         let spec = &self.spec;
         let dtype = q.dtype();
         let groups = spec.heads / spec.kv_heads;
@@ -287,8 +297,12 @@ impl Attention {
         let mut weights = match &self.sinks {
             None => {
                 let wide = scores.to_dtype(DType::F32)?;
+                let weights = wide.softmax(-1)?;
+                drop(wide);
+                // The scores keep their name in the reference until the weights have the caller's dtype.
+                let weights = weights.to_dtype(dtype)?;
                 drop(scores);
-                wide.softmax(-1)?
+                weights
             }
             Some(sinks) => {
                 let (b, a, s) = (scores.size(0), scores.size(1), scores.size(2));
@@ -301,16 +315,15 @@ impl Attention {
                 drop((joined, top));
                 let all = shifted.softmax(-1)?;
                 drop(shifted);
-                all.narrow(-1, 0, s)?
+                all.narrow(-1, 0, s)?.to_dtype(dtype)?
             }
         };
-        weights = weights.to_dtype(dtype)?;
         if f.training && spec.dropout > 0.0 {
             weights = weights.dropout_composed(spec.dropout)?;
         }
         let out = hf::matmul(&weights, &v, self.pairs(f))?;
         // The reference makes the transposed result contiguous; the merge that follows is then a view.
-        out.transpose(1, 2)?.contiguous()?.transpose(1, 2)
+        Ok((out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?, weights))
     }
 
     /// Linear position biases `1 a 1 s`: head `i` of `a` has slope `2^(-8 (i + 1) / a)`.

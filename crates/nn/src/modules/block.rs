@@ -3,7 +3,7 @@
 use super::{Attention, Mlp, Moe, Norm};
 use crate::context::Forward;
 use crate::param::Builder;
-use crate::spec::{BlockForm, FeedForwardSpec, LayerSpec, NamedNorm};
+use crate::spec::{AttentionSpec, BlockForm, FeedForwardSpec, LayerSpec, NamedNorm};
 use std::rc::Rc;
 use tensor::{Result, Tensor};
 
@@ -36,7 +36,7 @@ impl Block {
             BlockForm::Sequential { n1, n2 } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
-            BlockForm::Parallel { n1, n2: None } => vec![norm(n1)?],
+            BlockForm::Parallel { n1, n2: None } | BlockForm::ParallelInto { n1 } => vec![norm(n1)?],
             BlockForm::Parallel { n1, n2: Some(n2) } => vec![norm(n1)?, norm(n2)?],
         };
         let attention = {
@@ -53,10 +53,16 @@ impl Block {
         Ok(Self { spec: spec.clone(), attention, feed_forward, norms: norms.into() })
     }
 
-    fn attend(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+    /// What its attention is.
+    pub fn attention(&self) -> &AttentionSpec {
+        &self.spec.attention
+    }
+
+    /// The branch, and what the reference keeps beside it until the block ends.
+    fn attend(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let _scope = f.runtime.scope(self.spec.names.attention);
-        let out = self.attention.forward(f, x)?;
-        self.branch(f, out)
+        let (out, weights) = self.attention.forward(f, x)?;
+        Ok((self.branch(f, out)?, weights))
     }
 
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
@@ -89,37 +95,57 @@ impl Block {
         let norm = |i: usize, x: &Tensor| self.norms[i].forward(f, x);
         match &self.spec.form {
             BlockForm::Sequential { .. } => {
-                let x = {
-                    let inner = norm(0, &x)?;
-                    self.join(&x, &self.attend(f, &inner)?)?
-                };
-                let inner = norm(1, &x)?;
-                let inner = self.feed(f, &inner)?;
-                self.join(&x, &inner)
+                let inner = norm(0, &x)?;
+                let (attended, _weights) = self.attend(f, &inner)?;
+                drop(inner);
+                let middle = self.join(&x, &attended)?;
+                drop(attended);
+                let inner = norm(1, &middle)?;
+                let fed = self.feed(f, &inner)?;
+                drop(inner);
+                self.join(&middle, &fed)
             }
             BlockForm::Sandwich { .. } => {
-                let x = {
-                    let inner = norm(0, &x)?;
-                    let inner = self.attend(f, &inner)?;
-                    x.add(&norm(1, &inner)?)?
-                };
-                let inner = norm(2, &x)?;
-                let inner = self.feed(f, &inner)?;
-                x.add(&norm(3, &inner)?)
+                let inner = norm(0, &x)?;
+                let (attended, _weights) = self.attend(f, &inner)?;
+                drop(inner);
+                let branch = norm(1, &attended)?;
+                drop(attended);
+                let middle = self.join(&x, &branch)?;
+                drop(branch);
+                let inner = norm(2, &middle)?;
+                let fed = self.feed(f, &inner)?;
+                drop(inner);
+                let branch = norm(3, &fed)?;
+                drop(fed);
+                self.join(&middle, &branch)
             }
             BlockForm::PostBranch { .. } => {
-                let inner = self.attend(f, &x)?;
-                let x = x.add(&norm(0, &inner)?)?;
-                let inner = self.feed(f, &x)?;
-                x.add(&norm(1, &inner)?)
+                let (attended, _weights) = self.attend(f, &x)?;
+                let branch = norm(0, &attended)?;
+                drop(attended);
+                let middle = self.join(&x, &branch)?;
+                drop(branch);
+                let fed = self.feed(f, &middle)?;
+                let branch = norm(1, &fed)?;
+                drop(fed);
+                self.join(&middle, &branch)
             }
             BlockForm::PostResidual { .. } => {
-                let x = norm(0, &x.add(&self.attend(f, &x)?)?)?;
-                norm(1, &x.add(&self.feed(f, &x)?)?)
+                let (attended, _weights) = self.attend(f, &x)?;
+                let middle = norm(0, &self.join(&x, &attended)?)?;
+                drop(attended);
+                norm(1, &self.join(&middle, &self.feed(f, &middle)?)?)
+            }
+            BlockForm::ParallelInto { .. } => {
+                let inner = norm(0, &x)?;
+                let (attended, _weights) = self.attend(f, &inner)?;
+                let fed = self.feed(f, &inner)?;
+                self.join(&self.join(&x, &attended)?, &fed)
             }
             BlockForm::Parallel { n2, .. } => {
                 let first = norm(0, &x)?;
-                let attended = self.attend(f, &first)?;
+                let (attended, _weights) = self.attend(f, &first)?;
                 let second = if n2.is_some() { norm(1, &x)? } else { first };
                 let fed = self.feed(f, &second)?;
                 drop(second);

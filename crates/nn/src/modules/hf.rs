@@ -4,7 +4,7 @@
 //! profiles predict. Written from transformers 5.24 and PyTorch 2.15.
 
 use super::rotary::hf as rotary;
-use crate::context::{Forward, Profile};
+use crate::context::{Forward, Profile, WHOLE};
 use crate::spec::{Activation, AttentionSpec, LayerSpec, RotarySpec};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -68,7 +68,7 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     for layer in layers {
         let spec = &layer.attention;
         if !spec.alibi {
-            masks.entry(mask_key(spec)).or_insert(spec);
+            masks.entry(spec.mask_key()).or_insert(spec);
         }
         if let Some(rotary) = &spec.rotary {
             tables.entry((rotary.table, rotary.dim)).or_insert(rotary);
@@ -87,14 +87,9 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     Ok(())
 }
 
-/// Layers with equal keys share a mask.
-fn mask_key(spec: &AttentionSpec) -> (u64, u64) {
-    (spec.window.unwrap_or(0), spec.chunk.unwrap_or(0))
-}
-
 /// Additive mask `b 1 s s` of a causal, windowed or chunked attention.
 pub fn additive_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
-    f.mask(mask_key(spec), || {
+    f.mask(spec.mask_key(), || {
         let rt = &f.runtime;
         rt.no_grad(|| {
             let allowed = allowed_pairs(f, spec)?;
@@ -106,9 +101,8 @@ pub fn additive_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<
 
 /// Boolean mask `b 1 s s` that the reference hands to fused attention, made once per pass.
 fn allowed_mask(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
-    let (window, chunk) = mask_key(spec);
-    // Beside the additive mask of the same window, should a pass need both.
-    f.mask((window | 1 << 63, chunk), || f.runtime.no_grad(|| allowed_pairs(f, spec)))
+    let (window, chunk) = spec.mask_key();
+    f.mask((window | WHOLE, chunk), || f.runtime.no_grad(|| allowed_pairs(f, spec)))
 }
 
 /// The mask PyTorch makes of it inside every call of fused attention.

@@ -63,13 +63,12 @@ impl Mlp {
                 let both = both.forward(f, x)?;
                 let halves = both.split(&[self.intermediate_size, self.intermediate_size], -1)?;
                 drop(both);
-                let (gate, up) = (halves[0].clone(), halves[1].clone());
                 if f.profile.is_hf() {
-                    // Phi-3 and GLM multiply the other way round: up * act(gate).
-                    up.mul(&hf::activate(f, self.act, gate)?)?
-                } else {
-                    gated(self.act, &gate, &up)?
+                    // Phi-3 and GLM multiply the other way round, up * act(gate), and name the gate to the end.
+                    let inner = halves[1].mul(&hf::activate(f, self.act, halves[0].clone())?)?;
+                    return self.down.forward(f, &inner);
                 }
+                gated(self.act, &halves[0], &halves[1])?
             }
         };
         self.down.forward(f, &inner)

@@ -54,6 +54,13 @@ impl Norm {
     fn forward_fused(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let weight = self.weight.as_ref().map(|w| f.weight(w)).transpose()?;
         let bias = self.bias.as_ref().map(|w| f.weight(w)).transpose()?;
+        if let Some(weight) = weight.as_ref().filter(|w| w.rank() > 1) {
+            // A weight for every head: the kernel takes one for all rows, so it is a product of its own.
+            return match self.kind {
+                NormKind::Rms | NormKind::RmsWeightInF32 => x.rms_norm(None, self.eps)?.mul(weight),
+                _ => x.layer_norm(None, None, self.eps)?.mul(weight),
+            };
+        }
         match self.kind {
             NormKind::Rms | NormKind::RmsWeightInF32 => x.rms_norm(weight.as_ref(), self.eps),
             NormKind::RmsUnitOffset => x.rms_norm_unit_offset(&weight.ok_or(NO_WEIGHT)?, self.eps),
@@ -87,8 +94,10 @@ impl Norm {
             NormKind::Rms => weight()?.mul(&self.normalised(x)?.to_dtype(dtype)?),
             NormKind::RmsWeightInF32 => weight()?.mul(&self.normalised(x)?)?.to_dtype(dtype),
             NormKind::RmsUnitOffset => {
-                let x = self.normalised(x)?;
-                x.mul(&weight()?.to_dtype(DType::F32)?.add_scalar(1.0)?)?.to_dtype(dtype)
+                let normal = self.normalised(x)?;
+                let scaled = normal.mul(&weight()?.to_dtype(DType::F32)?.add_scalar(1.0)?)?;
+                drop(normal);
+                scaled.to_dtype(dtype)
             }
         }
     }

@@ -80,7 +80,10 @@ fn turn_complex(x: &Tensor, cos: &Tensor, sin: &Tensor, spec: &RotarySpec) -> Re
 /// `x cos + rotate_half(x) sin`
 fn turn(x: &Tensor, cos: &Tensor, sin: &Tensor, spec: &RotarySpec) -> Result<Tensor> {
     let straight = x.mul(cos)?;
-    straight.add(&rotate_half(x, spec.interleaved)?.mul(sin)?)
+    let across = rotate_half(x, spec.interleaved)?;
+    let turned = across.mul(sin)?;
+    drop(across);
+    straight.add(&turned)
 }
 
 /// The rotated part of a head and, unless it is empty, the rest.
