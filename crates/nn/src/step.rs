@@ -195,12 +195,8 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     }
     let (b, s) = (options.batch, options.seq_len);
     // Token values matter to no cost; a ramp keeps them legal and different on a device that computes.
-    let ramp = |count: u64| -> Vec<f64> { (0..count).map(|i| (i % spec.vocab_size) as f64).collect() };
-    let values = if rt.holds_data() { ramp(b * s) } else { Vec::new() };
-    let make = || -> Result<tensor::Tensor> {
-        let t = if rt.holds_data() { rt.tensor(&values, &[b, s], DType::I64)? } else { rt.zeros(&[b, s], DType::I64)? };
-        Ok(t.with_role(Role::Input))
-    };
+    let ramp = || (0..b * s).map(|i| (i % spec.vocab_size) as f64).collect();
+    let make = || Ok::<_, tensor::Error>(rt.tensor_with(&[b, s], DType::I64, ramp)?.with_role(Role::Input));
     let (tokens, labels) = (make()?, make()?);
     for step in 1..=options.steps {
         for micro in 0..options.grad_accum_steps {

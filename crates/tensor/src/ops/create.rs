@@ -173,6 +173,14 @@ impl Runtime {
         self.create(shape, dtype, Fill::Data(data))
     }
 
+    /// [`Runtime::tensor`] whose values are made only where the device holds data.
+    ///
+    /// # Errors
+    /// As [`Runtime::tensor`].
+    pub fn tensor_with(&self, shape: &[u64], dtype: DType, values: impl FnOnce() -> Vec<f64>) -> Result<Tensor> {
+        if self.holds_data() { self.tensor(&values(), shape, dtype) } else { self.create(shape, dtype, Fill::Data(None)) }
+    }
+
     /// A tensor that the program is given, such as tokens: role `input`.
     pub fn input(&self, values: &[f64], shape: &[u64], dtype: DType) -> Result<Tensor> {
         Ok(self.tensor(values, shape, dtype)?.with_role(Role::Input))

@@ -1,0 +1,285 @@
+//! Every family, scaled down: the meta device sees what the CPU does, all profiles compute the same numbers, recomputation
+//! changes none, training lowers the loss, and a step leaves nothing behind.
+//!
+//! A family is covered by one file, `data/tiny/MODEL_TYPE.json`.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+
+use napkin_nn::config::Config;
+use napkin_nn::families::{self, FAMILIES};
+use napkin_nn::loss::next_token_loss;
+use napkin_nn::optim::{Hyper, Implementation, Kind, Optimizer, OptimizerKind};
+use napkin_nn::step::{self, Precision, StepOptions, Until};
+use napkin_nn::{Forward, Model, ModelSpec, Profile, Recompute};
+use std::path::PathBuf;
+use tensor::meter::{MemoryChange, OpEvent, Role};
+use tensor::ops::create::{Create, Fill};
+use tensor::{Accumulate, CastLists, DType, Device, Op, Phase, Runtime, Tensor, Trace};
+
+const BATCH: u64 = 2;
+const SEQ_LEN: u64 = 6;
+
+/// Every registered family, small.
+fn families() -> Vec<(&'static str, ModelSpec)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny");
+    let filter = std::env::var("NAPKIN_TINY").unwrap_or_default();
+    let names = FAMILIES.iter().map(|(name, _)| *name).filter(|name| name.contains(&filter));
+    let load = |name: &'static str| {
+        let file = folder.join(format!("{name}.json"));
+        let bytes =
+            std::fs::read(&file).unwrap_or_else(|e| panic!("family `{name}` has no tests/data/tiny/{name}.json: {e}"));
+        let (config, problems) = Config::parse(&format!("{name}.json"), &bytes);
+        let config = config.unwrap_or_else(|| panic!("{problems}"));
+        let loaded = families::load(&config, None).unwrap_or_else(|problems| panic!("{name}: {problems}"));
+        assert!(loaded.resolved.diagnostics.is_empty(), "{name}: {:?}", loaded.resolved.diagnostics);
+        (name, loaded.spec)
+    };
+    names.map(load).collect()
+}
+
+/// Profiles the family has; the first is the one the others are held against.
+fn profiles(spec: &ModelSpec) -> impl Iterator<Item = Profile> {
+    let sdpa = spec.has_sdpa.then_some(Profile::HfSdpa);
+    [Profile::HfEager, Profile::Fused].into_iter().chain(sdpa)
+}
+
+const RECOMPUTE: [Recompute; 3] = [Recompute::None, Recompute::Selective, Recompute::Full];
+
+fn options(profile: Profile) -> StepOptions {
+    StepOptions {
+        batch: BATCH,
+        seq_len: SEQ_LEN,
+        profile,
+        precision: Precision::Fp32,
+        optimizer: "adamw".parse().unwrap(),
+        recompute: Recompute::None,
+        grad_accum_steps: 1,
+        autocast: if profile == Profile::HfEager { CastLists::Cpu } else { CastLists::Cuda },
+        steps: 2,
+        warm: false,
+        dropout: true,
+        until: Until::Optimizer,
+    }
+}
+
+/// Every way to run a step of a family: `check` gets its name and its options.
+fn every_step(mut check: impl FnMut(&str, &ModelSpec, &StepOptions)) {
+    for (name, spec) in families() {
+        for profile in profiles(&spec) {
+            for (recompute, precision) in RECOMPUTE.iter().flat_map(|&r| Precision::ALL.map(|p| (r, p))) {
+                // Recomputation with the two recipes that differ in how they cast, none of it with all.
+                if recompute != Recompute::None && !matches!(precision, Precision::Fp32 | Precision::Bf16Mixed) {
+                    continue;
+                }
+                let options = StepOptions { precision, recompute, ..options(profile) };
+                check(&format!("{name} {profile} {precision} recompute {}", recompute.name()), &spec, &options);
+            }
+        }
+    }
+}
+
+fn trace(name: &str, device: Device, spec: &ModelSpec, options: &StepOptions) -> Trace {
+    let runtime = Runtime::new(device);
+    let traced = step::run(&runtime, spec, options).unwrap_or_else(|e| panic!("{name} on {device:?}: {e}"));
+    assert_eq!(runtime.live_bytes(), 0, "{name} on {device:?}: bytes outlive the program");
+    assert_eq!(runtime.tape_len(), 0, "{name} on {device:?}: ops are left on the tape");
+    traced.trace
+}
+
+/// The event without the values that only a device with data is given.
+fn without_data(event: &OpEvent) -> OpEvent {
+    let mut event = event.clone();
+    if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.op {
+        *data = None;
+    }
+    event
+}
+
+/// Invariant 1.
+fn assert_equal_traces(name: &str, spec: &ModelSpec, options: &StepOptions) {
+    let meta = trace(name, Device::Meta, spec, options);
+    let cpu = trace(name, Device::Cpu, spec, options);
+    for (i, (m, c)) in meta.ops.iter().zip(&cpu.ops).enumerate() {
+        assert_eq!(*m, without_data(c), "{name}: op {i}");
+    }
+    for (i, (m, c)) in meta.memory.iter().zip(&cpu.memory).enumerate() {
+        assert_eq!(m, c, "{name}: memory event {i}");
+    }
+    assert_eq!(meta.ops.len(), cpu.ops.len(), "{name}: number of ops");
+    assert_eq!(meta.memory.len(), cpu.memory.len(), "{name}: number of memory events");
+    assert_eq!(meta.storages, cpu.storages, "{name}: storages");
+    assert_eq!(meta.modules, cpu.modules, "{name}: modules");
+    assert_eq!(meta.marks, cpu.marks, "{name}: marks");
+}
+
+#[test]
+fn meta_and_cpu_record_the_same_trace() {
+    every_step(assert_equal_traces);
+}
+
+#[test]
+fn meta_and_cpu_record_the_same_trace_with_every_optimizer() {
+    let (_, spec) = families().into_iter().find(|(name, _)| *name == "llama").unwrap();
+    for kind in Kind::ALL {
+        for implementation in [Implementation::Fused, Implementation::ForLoop, Implementation::ForEach] {
+            for (precision, warm) in Precision::ALL.iter().flat_map(|&p| [(p, false), (p, true)]) {
+                let optimizer = OptimizerKind { kind, implementation };
+                let options =
+                    StepOptions { optimizer, precision, warm, grad_accum_steps: 2, ..options(Profile::Fused) };
+                assert_equal_traces(&format!("{optimizer} {precision} warm {warm}"), &spec, &options);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_leaves_the_model_its_states_and_its_inputs() {
+    every_step(|name, spec, options| {
+        let trace = trace(name, Device::Meta, spec, options);
+        let steps = trace.marks.iter().filter(|m| m.name.starts_with("zero")).count();
+        assert_eq!(steps as u64, options.steps, "{name}");
+        let mut live = vec![None; trace.storages.len()];
+        for (i, event) in trace.memory.iter().enumerate() {
+            live[event.storage.0 as usize] = match event.change {
+                MemoryChange::Alloc(role) | MemoryChange::Role(role) => Some(role),
+                MemoryChange::Free => None,
+            };
+            let next = i as u32 + 1;
+            let at = trace.marks.iter().rposition(|m| m.memory <= i as u32).unwrap();
+            let ends = trace.marks.get(at + 1).map_or(trace.memory.len() as u32, |m| m.memory) == next;
+            if !ends || !trace.marks[at].name.starts_with("zero") {
+                continue;
+            }
+            for (id, role) in live.iter().enumerate() {
+                let stays =
+                    matches!(role, None | Some(Role::Parameter | Role::OptimizerState | Role::Input | Role::Buffer));
+                let info = &trace.storages[id];
+                assert!(
+                    stays,
+                    "{name}: {role:?} of {} B made in `{}` outlives {}",
+                    info.bytes,
+                    trace.module(info.module),
+                    trace.marks[at].name
+                );
+            }
+        }
+    });
+}
+
+/// A model with weights that are all different from what they start as, and a fixed batch.
+struct Bench {
+    runtime: Runtime,
+    model: Model,
+    tokens: Tensor,
+    profile: Profile,
+    recompute: Recompute,
+    dropout: bool,
+}
+
+impl Bench {
+    fn new(spec: &ModelSpec, profile: Profile, recompute: Recompute, dropout: bool) -> Self {
+        let runtime = Runtime::with_seed(Device::Cpu, 7);
+        runtime.set_recording(false);
+        if profile.is_hf() {
+            runtime.set_accumulate(Accumulate::OutOfPlace);
+            runtime.set_early_stop(true);
+        }
+        let model = Model::build(&runtime, spec, DType::F32).unwrap();
+        runtime.no_grad(|| {
+            for p in model.params() {
+                let noise = runtime.randn(p.tensor.shape(), DType::F32).unwrap();
+                p.tensor.detach().add_scaled_(&noise, 0.1).unwrap();
+            }
+        });
+        let values: Vec<f64> = (0..BATCH * SEQ_LEN).map(|i| ((i * i + 3 * i) % spec.vocab_size) as f64).collect();
+        let tokens = runtime.input(&values, &[BATCH, SEQ_LEN], DType::I64).unwrap();
+        Self { runtime, model, tokens, profile, recompute, dropout }
+    }
+
+    /// Forward, loss, backward.
+    fn loss(&self) -> f64 {
+        let mut f = Forward::new(&self.runtime, self.profile, self.recompute, BATCH, SEQ_LEN);
+        f.training = self.dropout;
+        let logits = self.model.forward(&f, &self.tokens).unwrap();
+        let loss = next_token_loss(&f, &logits, &self.tokens).unwrap();
+        loss.backward().unwrap();
+        loss.item().unwrap()
+    }
+
+    fn gradients(&self) -> Vec<(String, Vec<f64>)> {
+        let gradient = |t: &Tensor, name: &str| {
+            let gradient = t.grad().unwrap_or_else(|| panic!("no gradient reached {name}"));
+            gradient.to_vec().unwrap()
+        };
+        self.model.params().iter().map(|p| (p.name.clone(), gradient(&p.tensor, &p.name))).collect()
+    }
+}
+
+/// Largest difference, as a part of the largest element of `b`.
+fn difference(a: &[f64], b: &[f64]) -> f64 {
+    let scale = b.iter().fold(0f64, |m, x| m.max(x.abs()));
+    let most = a.iter().zip(b).fold(0f64, |m, (x, y)| m.max((x - y).abs()));
+    if most == 0.0 { 0.0 } else { most / scale.max(1e-6) }
+}
+
+/// Sums of at most a few hundred f32 products in different orders; measured: 5e-6.
+const TOLERANCE: f64 = 5e-5;
+
+#[test]
+fn all_profiles_compute_the_same_loss_and_gradients() {
+    let mut wrong = Vec::new();
+    let mut worst = 0f64;
+    for (name, spec) in families() {
+        let reference = Bench::new(&spec, Profile::HfEager, Recompute::None, false);
+        let (loss, gradients) = (reference.loss(), reference.gradients());
+        for profile in profiles(&spec).skip(1) {
+            let bench = Bench::new(&spec, profile, Recompute::None, false);
+            let other = bench.loss();
+            if (loss - other).abs() > TOLERANCE * loss.abs() || !loss.is_finite() {
+                wrong.push(format!("{name} {profile}: loss {other}, hf-eager {loss}"));
+            }
+            for ((param, got), (_, want)) in bench.gradients().iter().zip(&gradients) {
+                let error = difference(got, want);
+                worst = worst.max(error);
+                if error.is_nan() || error > TOLERANCE {
+                    wrong.push(format!("{name} {profile}: gradient of {param} is off by {error:.1e}"));
+                }
+            }
+        }
+    }
+    println!("largest difference {worst:.1e}");
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn recomputation_changes_no_number() {
+    for (name, spec) in families() {
+        for profile in profiles(&spec) {
+            let reference = Bench::new(&spec, profile, Recompute::None, true);
+            let (loss, gradients) = (reference.loss(), reference.gradients());
+            for recompute in RECOMPUTE {
+                let bench = Bench::new(&spec, profile, recompute, true);
+                assert_eq!(bench.loss(), loss, "{name} {profile} {recompute:?}");
+                assert_eq!(bench.gradients(), gradients, "{name} {profile} {recompute:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn training_lowers_the_loss() {
+    for (name, spec) in families() {
+        for profile in [Profile::Fused, Profile::HfEager] {
+            let bench = Bench::new(&spec, profile, Recompute::None, false);
+            let hyper = Hyper { lr: 1e-2, ..Hyper::default() };
+            let mut optimizer = Optimizer::new("adamw".parse().unwrap(), hyper, false);
+            let mut losses = Vec::new();
+            for _ in 0..6 {
+                losses.push(bench.loss());
+                bench.runtime.begin("opt", Phase::Optimizer);
+                optimizer.step(bench.model.params()).unwrap();
+                bench.model.params().iter().for_each(|p| p.tensor.zero_grad());
+            }
+            assert!(losses[5] < 0.9 * losses[0], "{name} {profile}: {losses:?}");
+        }
+    }
+}
