@@ -277,7 +277,9 @@ fn training_lowers_the_loss() {
                 losses.push(bench.loss());
                 bench.runtime.begin("opt", Phase::Optimizer);
                 optimizer.step(bench.model.params()).unwrap();
-                bench.model.params().iter().for_each(|p| p.tensor.zero_grad());
+                for p in bench.model.params() {
+                    p.tensor.zero_grad();
+                }
             }
             assert!(losses[5] < 0.9 * losses[0], "{name} {profile}: {losses:?}");
         }
