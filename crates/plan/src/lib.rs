@@ -17,6 +17,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod catalogue;
 pub mod compare;
 pub mod dtype_report;
 pub mod einsum_report;

@@ -13,6 +13,7 @@ mod flops;
 mod hw;
 mod ledger;
 mod mfu;
+mod models;
 mod params;
 mod plan;
 mod time;
@@ -46,6 +47,8 @@ pub enum Command {
     Dtype(dtype::Dtype),
     /// FLOP, bytes and bound of an einsum
     Einsum(einsum::Einsum),
+    /// List the presets and the families that are known
+    Models(models::Models),
     /// List, show or compare accelerators, with sources
     Hw(hw::Hw),
     /// A formula with its values and source
@@ -71,6 +74,7 @@ impl Command {
             Self::Compare(compare) => compare.report(),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),
+            Self::Models(_) => models::Models::report(),
             Self::Hw(hw) => hw.report(),
             Self::Explain(explain) => explain.report(),
             // Printed by `main`: a script is no report.
