@@ -2,14 +2,16 @@
 
 use nn::step::{StepOptions, StepTrace, Until};
 use std::collections::BTreeMap;
+use tensor::meter::OpEvent;
 use tensor::{Cost, Phase, Trace};
 use units::{Diagnostics, Flops, Params};
 
+use crate::evidence::{self, Sum};
 use crate::formulas;
 use crate::model::{Model, pattern};
 use crate::params::Counts;
 use crate::phrase;
-use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value};
+use crate::report::{Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Report, Row, Table, Value};
 use crate::work::{Convention, Work};
 
 /// Costs of one training step (forward and backward) of one device's micro-batch.
@@ -81,7 +83,7 @@ pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work
 }
 
 /// Whether an op is scores or values of attention: the fused op, or a batched product with activations on both sides.
-fn is_attention_core(event: &tensor::meter::OpEvent) -> bool {
+fn is_attention_core(event: &OpEvent) -> bool {
     use tensor::Op;
     match &event.op {
         Op::Attention(_) | Op::AttentionBackward(_) => true,
@@ -156,6 +158,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         .with("per_token_full", flops.per_token_full(trace))
         .with("per_token_6n", formulas::flop_per_token(counts.stored))
         .with("tokens", tokens);
+    report.derivations = derivations(trace, view);
     report.warnings = model.warnings();
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(options));
@@ -241,10 +244,7 @@ fn modules(trace: &Trace, view: View) -> Table {
     let mut groups: BTreeMap<String, (u128, u128)> = BTreeMap::new();
     let mut total = 0u128;
     for event in trace.ops.iter().filter(|e| in_part(e.phase, view.part) && e.cost.matmul > 0) {
-        let path = pattern(trace.module(event.module));
-        let core = is_attention_core(event);
-        let name = cut(&path, view.depth);
-        let name = if core { format!("{} scores, values", cut(&path, view.depth.max(1))) } else { name };
+        let name = row_name(trace, event, view.depth);
         let entry = groups.entry(name).or_insert((0, 0));
         entry.0 += event.cost.matmul;
         entry.1 += event.cost.matmul_dense;
@@ -269,6 +269,26 @@ fn modules(trace: &Trace, view: View) -> Table {
     }
     table.total = Some(Row::new([Cell::Empty, Flops(total).into(), Cell::Percent(1.0)]));
     table
+}
+
+/// The FLOP of each row of the table of modules as the sum of its products.
+fn derivations(trace: &Trace, view: View) -> Vec<Derivation> {
+    let mut rows: BTreeMap<String, (u128, Sum)> = BTreeMap::new();
+    for event in trace.ops.iter().filter(|e| in_part(e.phase, view.part) && e.cost.matmul > 0) {
+        let entry = rows.entry(row_name(trace, event, view.depth)).or_default();
+        entry.0 += event.cost.matmul;
+        entry.1.add(evidence::product(event), event.cost.matmul);
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    rows.into_iter().map(|(name, (flop, sum))| sum.derive(name, "traced-flop", Flops(flop))).collect()
+}
+
+/// The row of the table of modules that an op belongs to.
+fn row_name(trace: &Trace, event: &OpEvent, depth: usize) -> String {
+    let path = pattern(trace.module(event.module));
+    let name = cut(&path, depth);
+    if is_attention_core(event) { format!("{name} scores, values") } else { name }
 }
 
 /// A module path cut `depth` levels below its block: `model.layers.*.mlp`.

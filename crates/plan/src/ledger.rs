@@ -3,13 +3,14 @@
 use nn::step::{StepOptions, StepTrace};
 use std::collections::BTreeMap;
 use tensor::{Role, Trace};
-use units::{Bytes, Diagnostics};
+use units::{Bytes, Diagnostics, group_digits};
 
+use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;
 use crate::model::{Model, pattern};
 use crate::phrase;
-use crate::report::{Assumption, Cell, Column, Origin, Phrase, Report, Row, Table, Value, Verdict};
+use crate::report::{Assumption, Cell, Column, Derivation, Origin, Phrase, Report, Row, Table, Value, Verdict};
 use crate::sharding::Sharding;
 use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
 
@@ -35,7 +36,7 @@ pub struct Request<'a> {
 pub const ASSUMED_RUNTIME: Bytes = Bytes(1 << 30);
 
 /// A line of the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Line {
     /// Bucket, such as `activations`.
     pub bucket: &'static str,
@@ -45,6 +46,8 @@ pub struct Line {
     pub bytes: u64,
     /// Number of storages.
     pub storages: u64,
+    /// What it is the sum of.
+    pub sum: Sum,
 }
 
 impl Line {
@@ -121,11 +124,12 @@ fn lines(
     for event in 0..phase.peak_event {
         device.apply(event);
     }
-    let mut groups: BTreeMap<(&'static str, String), (u64, u64)> = BTreeMap::new();
-    let mut add = |bucket, part: String, bytes: u64| {
-        let entry = groups.entry((bucket, part)).or_insert((0, 0));
+    let mut groups: BTreeMap<(&'static str, String), (u64, u64, Sum)> = BTreeMap::new();
+    let mut add = |bucket, part: String, bytes: u64, what: String| {
+        let entry = groups.entry((bucket, part)).or_default();
         entry.0 += bytes;
         entry.1 += 1;
+        entry.2.add(what, u128::from(bytes));
     };
     for (id, held) in device.live().iter().enumerate() {
         let Some((role, bytes)) = *held else { continue };
@@ -134,7 +138,12 @@ fn lines(
         }
         let path = pattern(trace.module(trace.storages[id].module));
         let (bucket, part) = place(role, &path, layers_name);
-        add(bucket, part, bytes);
+        let full = trace.storages[id].bytes;
+        let mut what = evidence::storage(trace, id);
+        if bytes != full {
+            what.push_str(&format!(" ÷ {}", sharding.dp));
+        }
+        add(bucket, part, bytes, what);
     }
     let (weights, gradients) = phase.peak_op.map_or((0, 0), |op| device.communication(op));
     for (bucket, part, bytes) in [
@@ -143,11 +152,13 @@ fn lines(
         ("runtime", "", runtime.get()),
     ] {
         if bytes > 0 {
-            add(bucket, part.to_owned(), bytes);
+            add(bucket, part.to_owned(), bytes, format!("{} B", group_digits(u128::from(bytes))));
         }
     }
-    let mut out: Vec<Line> =
-        groups.into_iter().map(|((bucket, part), (bytes, storages))| Line { bucket, part, bytes, storages }).collect();
+    let mut out: Vec<Line> = groups
+        .into_iter()
+        .map(|((bucket, part), (bytes, storages, sum))| Line { bucket, part, bytes, storages, sum })
+        .collect();
     out.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id().cmp(&b.id())));
     out
 }
@@ -206,10 +217,16 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.inputs = inputs(model, request);
     report.result = result(&ledger, &traced.trace, request);
     report.warnings = model.warnings();
+    report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(assumptions(request));
     Ok(report)
+}
+
+/// Each line as the sum of its tensors.
+pub fn derivations(ledger: &Ledger) -> Vec<Derivation> {
+    ledger.lines.iter().map(|line| line.sum.clone().derive(line.id(), "traced-bytes", Bytes(line.bytes))).collect()
 }
 
 /// `fits, 10.38 GiB free (13 %)`, or by how much it does not.

@@ -21,6 +21,7 @@ pub mod catalogue;
 pub mod compare;
 pub mod dtype_report;
 pub mod einsum_report;
+pub mod evidence;
 pub mod explain;
 pub mod fit;
 pub mod fleet;

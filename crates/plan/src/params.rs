@@ -5,9 +5,10 @@ use nn::step::{self, ParamInfo};
 use std::collections::BTreeMap;
 use units::{Diagnostic, Diagnostics, Params};
 
+use crate::evidence::Sum;
 use crate::model::{Model, pattern};
 use crate::phrase;
-use crate::report::{Block, Cell, Column, KeyValue, Report, Row, Table, Value};
+use crate::report::{Block, Cell, Column, Derivation, KeyValue, Report, Row, Table, Value};
 
 /// The counts of a model under every convention in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,7 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     let modules = by_module(&params);
     report.result =
         counts.result().with("by_module", Value::Map(modules.into_iter().map(|(m, n)| (m, n.into())).collect()));
+    report.derivations = derivations(&params);
     report.inputs = Value::map().with("model", model.inputs());
     report.warnings = model.warnings();
     report.assumptions = model.assumptions();
@@ -119,6 +121,18 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
 
 fn exact(count: Params) -> Cell {
     Cell::Count(u128::from(count.get()))
+}
+
+/// Each module's parameters as the sum of its tensors.
+fn derivations(params: &[ParamInfo]) -> Vec<Derivation> {
+    let mut rows: BTreeMap<String, (u64, Sum)> = BTreeMap::new();
+    for p in params {
+        let (module, tensor) = p.name.rsplit_once('.').unwrap_or(("", &p.name));
+        let entry = rows.entry(pattern(module)).or_default();
+        entry.0 += p.elements;
+        entry.1.add(format!("{:?} ({tensor})", p.shape), u128::from(p.elements));
+    }
+    rows.into_iter().map(|(name, (count, sum))| sum.derive(name, "traced-params", Params(count))).collect()
 }
 
 /// Parameters of each module, layer numbers folded into `*`.

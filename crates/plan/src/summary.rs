@@ -82,10 +82,11 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));
     report.assumptions.extend(step_defaults(request));
+    report.derivations = ledger::derivations(&ledger);
     if let Some(time) = time {
         report.warnings.extend(time.warnings);
         report.assumptions.extend(time.assumptions);
-        report.derivations = time.derivations;
+        report.derivations.extend(time.derivations);
     } else {
         report.notes.push(phrase!["--tokens 1T adds how long it takes"]);
     }

@@ -91,6 +91,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         });
     },
     formula! {
+        "traced-flop": "FLOP of the contractions of the trace",
+        "Σ n·2·m·k·p" ["FLOP"],
+        where "n" = "products of a kind", "m" = "rows", "k" = "inner size", "p" = "columns";
+        caveat "attention counts the query and key pairs its mask leaves; backward follows from the gradients' own products";
+        source "the trace of the step, op by op; cost rules are proved against execution";
+        Eval::Exact(|x| product(&[2, x[0], x[1], x[2], x[3]]));
+    },
+    formula! {
         "matmul": "FLOP of one matrix multiplication",
         "2·m·k·n" ["FLOP"],
         where "m" = "rows of the left", "k" = "contracted dimension", "n" = "columns of the right";

@@ -22,6 +22,22 @@ pub fn largest_parameters(capacity: Bytes, replicated: u64, sharded: u64, dp: u6
 
 pub(super) const FORMULAS: &[Formula] = &[
     formula! {
+        "traced-bytes": "bytes of the tensors that are live at a moment of the trace",
+        "Σ n·e·w" ["B"],
+        where "n" = "tensors of a kind", "e" = "elements of one", "w" = "bytes of an element";
+        caveat "allocated bytes: a caching allocator reserves more";
+        source "the trace of the step, storage by storage";
+        Eval::Exact(|x| product(&[x[0], x[1], x[2]]));
+    },
+    formula! {
+        "traced-params": "parameters of the tensors of a module",
+        "Σ n·e" ["parameters"],
+        where "n" = "tensors of a kind", "e" = "elements of one";
+        caveat "each tensor once: a tied head is the embedding";
+        source "the modules built from the config";
+        Eval::Exact(|x| product(&[x[0], x[1]]));
+    },
+    formula! {
         "states": "bytes of parameters, gradients and optimizer states",
         "N·(p + g + m + o)" ["B"],
         where "N" = "parameters", "p" = "bytes of a parameter", "g" = "bytes of a gradient",

@@ -1,0 +1,86 @@
+//! What stands behind a traced number: the tensors or products it is the sum of, in words.
+
+use tensor::Trace;
+use tensor::meter::{OpEvent, TensorRef};
+use units::group_digits;
+
+use crate::formulas::known;
+use crate::report::{Cell, Derivation, Phrase};
+
+/// Most terms of a sum that are written out; the rest is one term of its own.
+const TERMS: usize = 6;
+
+/// One term of a sum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Such as `32 × [8192, 14336] bf16`.
+    pub what: String,
+    /// How often.
+    pub count: u128,
+    /// What all of them come to, in the unit of the sum.
+    pub amount: u128,
+}
+
+/// Collects equal terms.
+#[derive(Clone, Debug, Default)]
+pub struct Sum(Vec<Term>);
+
+impl Sum {
+    /// Adds one occurrence.
+    pub fn add(&mut self, what: String, amount: u128) {
+        match self.0.iter_mut().find(|t| t.what == what) {
+            Some(term) => {
+                term.count += 1;
+                term.amount += amount;
+            }
+            None => self.0.push(Term { what, count: 1, amount }),
+        }
+    }
+
+    /// The sum in words, biggest terms first.
+    fn words(mut self) -> String {
+        self.0.sort_by(|a, b| b.amount.cmp(&a.amount).then_with(|| a.what.cmp(&b.what)));
+        let rest = self.0.split_off(self.0.len().min(TERMS));
+        let mut words: Vec<String> = self.0.iter().map(|t| format!("{} × {}", group_digits(t.count), t.what)).collect();
+        if !rest.is_empty() {
+            let left: u128 = rest.iter().map(|t| t.amount).sum();
+            words.push(format!("{} smaller terms of {}", rest.len(), group_digits(left)));
+        }
+        words.join(" + ")
+    }
+
+    /// The derivation of a printed number that is this sum.
+    pub fn derive(self, of: impl Into<String>, formula: &'static str, result: impl Into<Cell>) -> Derivation {
+        let known = known(formula);
+        Derivation {
+            of: of.into(),
+            formula,
+            expression: known.expression.to_owned(),
+            substituted: Phrase::from(self.words()),
+            result: result.into(),
+            source: known.source.to_owned(),
+            anchor: known.anchor,
+        }
+    }
+}
+
+/// `[8192, 14336] bf16`.
+pub fn tensor(t: &TensorRef) -> String {
+    format!("{:?} {}", t.layout.shape(), t.dtype.name())
+}
+
+/// A storage in words: the result it was made as, and by which op.
+pub fn storage(trace: &Trace, id: usize) -> String {
+    let born = trace.ops.get(trace.storages[id].born as usize);
+    let made = born.and_then(|e| e.outputs.iter().find(|o| o.storage.0 as usize == id).map(|o| (e, o)));
+    match made {
+        Some((event, output)) => format!("{} ({})", tensor(output), event.op.name()),
+        None => format!("{} B", trace.storages[id].bytes),
+    }
+}
+
+/// A contraction in words: its operands.
+pub fn product(event: &OpEvent) -> String {
+    let operands: Vec<String> = event.inputs.iter().take(3).map(|t| format!("{:?}", t.layout.shape())).collect();
+    format!("{} {}", event.op.name(), operands.join(" · "))
+}
