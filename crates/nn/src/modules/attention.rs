@@ -242,7 +242,9 @@ impl Attention {
         let mask = if self.spec.alibi {
             hf::additive_mask(f, &self.spec, q.dtype())?
         } else {
-            hf::fused_mask(f, &self.spec, q.dtype())?
+            // Autocast has lowered the queries by the time PyTorch turns the boolean mask into theirs.
+            let low = f.runtime.autocast_setting().map_or(q.dtype(), |(low, _)| low);
+            hf::fused_mask(f, &self.spec, low)?
         };
         q.attention(&k, &v, Some(&mask), None, self.options(true))
     }
@@ -260,14 +262,14 @@ impl Attention {
             let scaled = wide_q.mul_scalar(root)?;
             let mask = hf::causal_mask_of_math(f)?;
             let turned = k.t()?.mul_scalar(root)?;
-            let scores = hf::matmul(&scaled, &turned, self.pairs(f))?;
+            let scores = hf::matmul(f, &scaled, &turned, self.pairs(f))?;
             let masked = scores.add(&mask)?;
             drop(scores);
             let weights = masked.softmax(-1)?;
             // Its second result: the weights as the caller's dtype has them.
             let _narrow = (low != DType::F32).then(|| f.runtime.no_grad(|| weights.to_dtype(low))).transpose()?;
             drop(masked);
-            hf::matmul(&weights, &v, self.pairs(f))?.to_dtype(low)
+            hf::matmul(f, &weights, &v, self.pairs(f))?.to_dtype(low)
         })
     }
 
@@ -277,9 +279,9 @@ impl Attention {
         let groups = spec.heads / spec.kv_heads;
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
         let mut scores = if spec.f32_scores {
-            hf::matmul(&q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?, self.pairs(f))?
+            hf::matmul(f, &q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?, self.pairs(f))?
         } else {
-            hf::matmul(&q, &k.t()?, self.pairs(f))?
+            hf::matmul(f, &q, &k.t()?, self.pairs(f))?
         };
         // Families that do not scale also keep their scores in f32; a stated scale of one is a product like any other.
         if spec.scale != 1.0 || !spec.f32_scores {
@@ -321,7 +323,7 @@ impl Attention {
         if f.training && spec.dropout > 0.0 {
             weights = weights.dropout_composed(spec.dropout)?;
         }
-        let out = hf::matmul(&weights, &v, self.pairs(f))?;
+        let out = hf::matmul(f, &weights, &v, self.pairs(f))?;
         // The reference makes the transposed result contiguous; the merge that follows is then a view.
         Ok((out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?, weights))
     }

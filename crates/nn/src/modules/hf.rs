@@ -9,7 +9,7 @@ use crate::spec::{Activation, AttentionSpec, LayerSpec, RotarySpec};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
-use tensor::{DType, Result, Tensor};
+use tensor::{CastLists, DType, Result, Tensor};
 
 /// `torch.matmul` of scores or values: batch dimensions are folded into one, copying operands that cannot be viewed so.
 ///
@@ -17,10 +17,14 @@ use tensor::{DType, Result, Tensor};
 ///
 /// # Shapes
 /// `batch.. m k`, `batch.. k n` -> `batch.. m n`
-pub fn matmul(a: &Tensor, b: &Tensor, mask: Mask) -> Result<Tensor> {
+pub fn matmul(f: &Forward, a: &Tensor, b: &Tensor, mask: Mask) -> Result<Tensor> {
     let rank = a.rank();
     let (batch, m, k, n) = (&a.shape()[..rank - 2], a.size(-2), a.size(-1), b.size(-1));
     let folded: u64 = batch.iter().product();
+    // Autocast lowers the operands before they are folded, so that the copies of folding are in the low precision.
+    let low = f.runtime.autocast_setting().filter(|(_, lists)| *lists != CastLists::Explicit).map(|(low, _)| low);
+    let lower = |x: &Tensor| low.map_or_else(|| Ok(x.clone()), |low| x.to_dtype(low));
+    let (a, b) = (lower(a)?, lower(b)?);
     let out = a.reshape(&[folded, m, k])?.matmul_masked(&b.reshape(&[folded, k, n])?, mask)?;
     let shape: Vec<u64> = batch.iter().copied().chain([m, n]).collect();
     out.view(&shape)

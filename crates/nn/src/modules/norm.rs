@@ -106,6 +106,11 @@ impl Norm {
     fn normalised(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.to_dtype(DType::F32)?;
         let variance = x.pow_scalar(2.0)?.mean(&[-1], true)?;
-        x.mul(&variance.add_scalar(self.eps)?.rsqrt()?)
+        let spread = variance.add_scalar(self.eps)?;
+        // Gemma writes one expression, where the others name the variance to the end.
+        let _named = (self.kind != NormKind::RmsUnitOffset).then_some(variance);
+        let scale = spread.rsqrt()?;
+        drop(spread);
+        x.mul(&scale)
     }
 }
