@@ -160,6 +160,13 @@ fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader, flag: &str, text:
 }
 
 impl StepArgs {
+    /// The update rule, and its implementation if that is said.
+    pub fn rule(&self, read: &mut Reader) -> Option<(optim::Kind, Option<Implementation>)> {
+        read.flag_with("--optimizer", self.optimizer.as_deref(), |text| {
+            optim::parse(text).map_err(|message| Diagnostic::error("", message))
+        })
+    }
+
     /// The step, with defaults that depend on the model and the device.
     pub fn read(&self, read: &mut Reader, model: &Model, hardware: Option<&Hardware>) -> StepOptions {
         let on_gpu = hardware.is_some_and(|h| h.kind == Kind::Gpu);
@@ -167,11 +174,7 @@ impl StepArgs {
             read.flag_with(flag, text.as_deref(), count).unwrap_or(default)
         };
         let profile = word::<Profile>(read, "--profile", self.profile.as_deref()).unwrap_or(Profile::Fused);
-        let optimizer = read
-            .flag_with("--optimizer", self.optimizer.as_deref(), |text| {
-                optim::parse(text).map_err(|message| Diagnostic::error("", message))
-            })
-            .unwrap_or((optim::Kind::AdamW, None));
+        let optimizer = self.rule(read).unwrap_or((optim::Kind::AdamW, None));
         // The default of the implementation: PyTorch picks foreach on GPUs and a loop elsewhere.
         let implementation = optimizer.1.unwrap_or(match (profile, on_gpu) {
             (Profile::Fused, _) => Implementation::Fused,

@@ -2,6 +2,7 @@
 //!
 //! A traced model, with activations, is the business of the ledger.
 
+use nn::optim::Kind;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use crate::formulas::known;
@@ -10,7 +11,7 @@ use crate::phrase;
 use crate::report::{
     Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
-use crate::states::{Optimizer, ParameterBytes, Recipe, Zero};
+use crate::states::{ParameterBytes, Recipe, Zero};
 
 /// The memory of one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +77,7 @@ pub struct StatesRequest {
     /// Which copy in which type.
     pub recipe: Choice<Recipe>,
     /// Whose states.
-    pub optimizer: Choice<Optimizer>,
+    pub optimizer: Choice<Kind>,
     /// What is divided.
     pub zero: Choice<Zero>,
     /// A model to fit; without one, the largest is asked for.
@@ -325,7 +326,7 @@ mod tests {
             memory: Memory::Of(Box::new(hardware::find("h100-sxm").unwrap().clone())),
             devices: Choice::or(Some(8), 1),
             recipe: Choice::or(Some(recipe), Recipe::Fp32),
-            optimizer: Choice::or(None, Optimizer::AdamW),
+            optimizer: Choice::or(None, Kind::AdamW),
             zero: Choice::or(Some(zero), Zero::None),
             parameters: None,
         }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use nn::optim::Kind;
 use units::{Bytes, Diagnostic, Params};
 
 use crate::formulas;
@@ -80,48 +81,6 @@ named!(
     Bf16Pure = "bf16-pure",
 );
 
-/// The optimizer, as far as its memory goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Optimizer {
-    /// Stochastic gradient descent: no state.
-    Sgd,
-    /// SGD with momentum.
-    Momentum,
-    /// AdaGrad.
-    AdaGrad,
-    /// `RMSProp` without momentum.
-    RmsProp,
-    /// Adam.
-    Adam,
-    /// AdamW.
-    AdamW,
-}
-
-named!(
-    Optimizer,
-    "optimizer whose memory is known",
-    "T0411",
-    Sgd = "sgd",
-    Momentum = "momentum" | "sgd-momentum",
-    AdaGrad = "adagrad",
-    RmsProp = "rmsprop",
-    Adam = "adam",
-    AdamW = "adamw",
-);
-
-impl Optimizer {
-    /// The names of its states; each is as large as the parameters.
-    pub const fn slots(self) -> &'static [&'static str] {
-        match self {
-            Self::Sgd => &[],
-            Self::Momentum => &["momentum_buffer"],
-            Self::AdaGrad => &["sum"],
-            Self::RmsProp => &["square_avg"],
-            Self::Adam | Self::AdamW => &["exp_avg", "exp_avg_sq"],
-        }
-    }
-}
-
 /// What ZeRO divides over the data-parallel devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Zero {
@@ -157,7 +116,7 @@ pub struct ParameterBytes {
 
 impl ParameterBytes {
     /// What a recipe and an optimizer make of it.
-    pub const fn of(recipe: Recipe, optimizer: Optimizer) -> Self {
+    pub const fn of(recipe: Recipe, optimizer: Kind) -> Self {
         let (parameter, gradient, master, slot, working_copy) = match recipe {
             Recipe::Fp32 => (4, 4, 0, 4, 0),
             Recipe::Bf16Master => (2, 2, 4, 4, 0),
@@ -241,7 +200,7 @@ mod tests {
     /// plan-07: 23,572,403,200 parameters on 8 devices.
     #[test]
     fn zero_stages() {
-        let bytes = ParameterBytes::of(Recipe::Bf16Master, Optimizer::AdamW);
+        let bytes = ParameterBytes::of(Recipe::Bf16Master, Kind::AdamW);
         let gib: Vec<String> = Zero::ALL
             .iter()
             .map(|zero| format!("{:.1}", bytes.on_device(Params(23_572_403_200), *zero, 8).as_gib()))

@@ -1,12 +1,13 @@
 //! `napkin fit llama-3.1-8b --hw h100-sxm`, or `napkin fit --states-only --hw h100-sxm -n 8 --zero 3`.
 
 use clap::{Args, ValueEnum};
+use nn::optim::Kind;
 use nn::step::StepOptions;
 use plan::fit::{Choice, Memory, StatesRequest};
 use plan::hardware::{self, Hardware};
 use plan::largest::{self, Grow};
 use plan::report::Report;
-use plan::states::{Optimizer, Recipe, Zero};
+use plan::states::{Recipe, Zero};
 use units::{Bytes, Diagnostic, Diagnostics};
 
 use crate::parse::{Reader, count};
@@ -117,8 +118,7 @@ impl Fit {
         let devices = self.devices.as_deref().or(self.layout.dp.as_deref());
         let devices = Choice::or(read.flag_with("--devices", devices, count), 1);
         let recipe = Choice::or(read.flag::<Recipe>("--precision", self.step.precision.as_deref()), Recipe::Fp32);
-        let optimizer = self.step.optimizer.as_deref();
-        let optimizer = Choice::or(read.flag::<Optimizer>("--optimizer", optimizer), Optimizer::AdamW);
+        let optimizer = Choice::or(self.step.rule(&mut read).map(|(kind, _)| kind), Kind::AdamW);
         let zero = Choice::or(read.flag::<Zero>("--zero", self.layout.zero.as_deref()), Zero::None);
         let request =
             memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, parameters: counted });

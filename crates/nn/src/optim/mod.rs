@@ -47,12 +47,14 @@ pub struct OptimizerKind {
 }
 
 impl Kind {
-    /// State tensors of the size of the parameter.
-    pub const fn state_tensors(self) -> u64 {
+    /// Names of its states, each as large as the parameter.
+    pub const fn slots(self) -> &'static [&'static str] {
         match self {
-            Self::Sgd => 0,
-            Self::Momentum | Self::AdaGrad | Self::RmsProp => 1,
-            Self::Adam | Self::AdamW => 2,
+            Self::Sgd => &[],
+            Self::Momentum => &["momentum_buffer"],
+            Self::AdaGrad => &["sum"],
+            Self::RmsProp => &["square_avg"],
+            Self::Adam | Self::AdamW => &["exp_avg", "exp_avg_sq"],
         }
     }
 
