@@ -89,7 +89,15 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// If the shape is too large to count.
     pub fn param(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init) -> Result<Tensor> {
-        let tensor = self.initial(shape, init)?.with_role(Role::Parameter).require_grad()?;
+        self.param_in(name, shape, kind, init, self.dtype)
+    }
+
+    /// The same in a dtype of its own: weights that stay wide whatever the precision of the model.
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn param_in(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init, dtype: DType) -> Result<Tensor> {
+        let tensor = self.initial(shape, init, dtype)?.with_role(Role::Parameter).require_grad()?;
         let path = self.runtime.module_path();
         let name = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         self.params.borrow_mut().push(Param { name, tensor: tensor.clone(), kind, tied: Vec::new(), trainable: true });
@@ -116,10 +124,10 @@ impl<'a> Builder<'a> {
         (self.params.into_inner(), self.buffers.into_inner())
     }
 
-    fn initial(&self, shape: &[u64], init: Init) -> Result<Tensor> {
+    fn initial(&self, shape: &[u64], init: Init, dtype: DType) -> Result<Tensor> {
         use tensor::ops::create::Random;
         use tensor::rng::Stream;
-        let (rt, dtype) = (self.runtime, self.dtype);
+        let rt = self.runtime;
         let normal = |std: f64| rt.truncated_normal(shape, std, 3.0, dtype);
         match init {
             Init::Zeros => rt.zeros(shape, dtype),

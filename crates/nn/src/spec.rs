@@ -257,6 +257,8 @@ pub struct AttentionSpec {
     pub f32_scores: bool,
     /// Dropout on the attention weights.
     pub dropout: f64,
+    /// Whether the reference makes a windowed mask too, though no layer may use it (Qwen 2 with experts).
+    pub spare_mask: bool,
 }
 
 impl AttentionSpec {

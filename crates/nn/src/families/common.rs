@@ -220,6 +220,7 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         clip_qkv: None,
         f32_scores: false,
         dropout: 0.0,
+        spare_mask: false,
     }
 }
 

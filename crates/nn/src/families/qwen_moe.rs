@@ -83,6 +83,7 @@ pub(super) fn read_qwen2(r: &mut Reader<'_>) -> ModelSpec {
     let window = window(r, Some(4096)).filter(|_| on);
     let last = r.count_or("max_window_layers", 28, FAMILY);
     let slides = sliding(r, s.l, |i| window.is_some() && i.is_multiple_of(2) && i < last);
+    attention.spare_mask = !slides.contains(&true);
     let (dense, sparse) = base.layers(&attention, &moe);
     attention.window = window;
     let (dense_window, sparse_window) = base.layers(&attention, &moe);

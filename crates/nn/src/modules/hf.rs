@@ -74,13 +74,16 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
         if !spec.alibi {
             masks.entry(spec.mask_key()).or_insert(spec);
         }
+        if spec.spare_mask {
+            masks.entry(SPARE_MASK).or_insert(spec);
+        }
         if let Some(rotary) = &spec.rotary {
             tables.entry((rotary.table, rotary.dim)).or_insert(rotary);
         }
     }
-    for spec in masks.into_values() {
+    for (key, spec) in masks {
         if f.profile == Profile::HfEager {
-            additive_mask(f, spec, dtype)?;
+            additive_mask_as(f, key, spec, dtype)?;
         } else if needs_mask(f, spec) {
             allowed_mask(f, spec)?;
         }
@@ -91,9 +94,16 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     Ok(())
 }
 
+/// Key of a mask that the reference makes and no layer uses.
+const SPARE_MASK: (u64, u64) = (1 << 62, 0);
+
 /// Additive mask `b 1 s s` of a causal, windowed or chunked attention.
 pub fn additive_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
-    f.mask(spec.mask_key(), || {
+    additive_mask_as(f, spec.mask_key(), spec, dtype)
+}
+
+fn additive_mask_as(f: &Forward, key: (u64, u64), spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
+    f.mask(key, || {
         let rt = &f.runtime;
         rt.no_grad(|| {
             let allowed = allowed_pairs(f, spec)?;

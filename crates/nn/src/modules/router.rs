@@ -36,7 +36,13 @@ impl Router {
         let (weight, bias) = {
             let _inner = spec.inner.map(|name| b.runtime().scope(name));
             let bias = spec.bias.then(|| b.param("bias", &[e], ParamKind::Vector, Init::Zeros)).transpose()?;
-            (b.param("weight", &[e, h], ParamKind::Matrix, Init::FanIn(h))?, bias)
+            let init = Init::FanIn(h);
+            let weight = if spec.f32_map {
+                b.param_in("weight", &[e, h], ParamKind::Matrix, init, DType::F32)?
+            } else {
+                b.param("weight", &[e, h], ParamKind::Matrix, init)?
+            };
+            (weight, bias)
         };
         let correction =
             spec.correction_bias.then(|| b.buffer("e_score_correction_bias", &[e], DType::F32)).transpose()?;
@@ -94,7 +100,7 @@ impl Router {
 
     fn logits(&self, f: &Forward, rows: &Tensor) -> Result<Tensor> {
         let _inner = self.spec.inner.map(|name| f.runtime.scope(name));
-        if self.spec.f32_map && f.profile.is_hf() {
+        if self.spec.f32_map {
             return rows.to_dtype(DType::F32)?.linear(&self.weight.to_dtype(DType::F32)?, None);
         }
         let bias = self.bias.as_ref().map(|b| f.weight(b)).transpose()?;
