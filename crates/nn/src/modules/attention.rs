@@ -226,8 +226,8 @@ impl Attention {
 
     fn core_sdpa(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
         let same_width = self.spec.head_dim == self.spec.value_dim;
-        if !same_width {
-            // PyTorch's CPU kernel wants one head size and falls back to small ops otherwise.
+        if !same_width || self.drops(f) {
+            // PyTorch's CPU kernel wants one head size and no dropout, and falls back to small ops otherwise.
             return self.core_math(f, q, k, v);
         }
         let groups = self.spec.heads / self.spec.kv_heads;
@@ -260,17 +260,29 @@ impl Attention {
             let (k, v) = (k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?);
             let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
             let scaled = wide_q.mul_scalar(root)?;
-            let mask = hf::causal_mask_of_math(f)?;
+            let mask = if hf::needs_mask(f, &self.spec) {
+                hf::fused_mask(f, &self.spec, low)?.to_dtype(DType::F32)?
+            } else {
+                hf::causal_mask_of_math(f)?
+            };
             let turned = k.t()?.mul_scalar(root)?;
             let scores = hf::matmul(f, &scaled, &turned, self.pairs(f))?;
             let masked = scores.add(&mask)?;
             drop(scores);
-            let weights = masked.softmax(-1)?;
+            let mut weights = masked.softmax(-1)?;
             drop(masked);
+            if self.drops(f) {
+                weights = weights.dropout_composed(self.spec.dropout)?;
+            }
             // Its second result: the weights as the caller's dtype has them.
             let _narrow = (low != DType::F32).then(|| f.runtime.no_grad(|| weights.to_dtype(low))).transpose()?;
             hf::matmul(f, &weights, &v, self.pairs(f))?.to_dtype(low)
         })
+    }
+
+    /// Whether some of the attention weights are dropped.
+    fn drops(&self, f: &Forward) -> bool {
+        f.training && self.spec.dropout > 0.0
     }
 
     fn core_eager(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<(Tensor, Tensor)> {
@@ -296,7 +308,6 @@ impl Attention {
             scores = scores.add(&self.alibi(f, scores.dtype())?)?;
         }
         scores = scores.add(&hf::additive_mask(f, spec, scores.dtype())?)?;
-        let mut shifted = None;
         let mut weights = match &self.sinks {
             None => {
                 let wide = scores.to_dtype(DType::F32)?;
@@ -311,25 +322,22 @@ impl Attention {
                 let (b, a, s) = (scores.size(0), scores.size(1), scores.size(2));
                 let column = sinks.view(&[1, a, 1, 1])?.expand(&[b, a, s, 1])?;
                 let joined = Tensor::cat(&[&scores, &column], -1)?;
-                // The largest score cancels in the softmax, but the reference sends a gradient through it.
-                let shift = joined.sub(&joined.max(-1, true)?.0)?;
-                drop(joined);
-                let all = shift.softmax(-1)?;
-                // Lives until the function returns, the scores until the weights take their name.
-                shifted = Some(shift);
-                let weights = all.narrow(-1, 0, s)?.to_dtype(dtype)?;
                 drop(scores);
-                weights
+                // The largest score is subtracted as a constant of the graph: it cancels in the softmax.
+                let top = f.runtime.no_grad(|| joined.detach().max(-1, true))?.0;
+                let shifted = joined.sub(&top)?;
+                drop((joined, top));
+                let all = shifted.softmax(-1)?;
+                drop(shifted);
+                all.narrow(-1, 0, s)?.to_dtype(dtype)?
             }
         };
-        if f.training && spec.dropout > 0.0 {
+        if self.drops(f) {
             weights = weights.dropout_composed(spec.dropout)?;
         }
         let out = hf::matmul(f, &weights, &v, self.pairs(f))?;
         // The reference makes the transposed result contiguous; the merge that follows is then a view.
-        let out = out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
-        drop(shifted);
-        Ok((out, weights))
+        Ok((out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?, weights))
     }
 
     /// Linear position biases `1 a 1 s`: head `i` of `a` has slope `2^(-8 (i + 1) / a)`.
