@@ -308,6 +308,7 @@ impl Attention {
             scores = scores.add(&self.alibi(f, scores.dtype())?)?;
         }
         scores = scores.add(&hf::additive_mask(f, spec, scores.dtype())?)?;
+        let mut shifted = None;
         let mut weights = match &self.sinks {
             None => {
                 let wide = scores.to_dtype(DType::F32)?;
@@ -322,14 +323,15 @@ impl Attention {
                 let (b, a, s) = (scores.size(0), scores.size(1), scores.size(2));
                 let column = sinks.view(&[1, a, 1, 1])?.expand(&[b, a, s, 1])?;
                 let joined = Tensor::cat(&[&scores, &column], -1)?;
+                // The largest score cancels in the softmax, but the reference sends a gradient through it.
+                let shift = joined.sub(&joined.max(-1, true)?.0)?;
+                drop(joined);
+                let all = shift.softmax(-1)?;
+                // Lives until the function returns, the scores until the weights take their name.
+                shifted = Some(shift);
+                let weights = all.narrow(-1, 0, s)?.to_dtype(v.dtype())?;
                 drop(scores);
-                // The largest score is subtracted as a constant of the graph: it cancels in the softmax.
-                let top = f.runtime.no_grad(|| joined.detach().max(-1, true))?.0;
-                let shifted = joined.sub(&top)?;
-                drop((joined, top));
-                let all = shifted.softmax(-1)?;
-                drop(shifted);
-                all.narrow(-1, 0, s)?.to_dtype(dtype)?
+                weights
             }
         };
         if self.drops(f) {
@@ -337,7 +339,9 @@ impl Attention {
         }
         let out = hf::matmul(f, &weights, &v, self.pairs(f))?;
         // The reference makes the transposed result contiguous; the merge that follows is then a view.
-        Ok((out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?, weights))
+        let out = out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
+        drop(shifted);
+        Ok((out, weights))
     }
 
     /// Linear position biases `1 a 1 s`: head `i` of `a` has slope `2^(-8 (i + 1) / a)`.
