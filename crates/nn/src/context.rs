@@ -117,6 +117,7 @@ pub const WHOLE: u64 = 1 << 63;
 struct Tables {
     rotary: BTreeMap<(u8, u64), (Tensor, Tensor)>,
     masks: BTreeMap<(u64, u64), Tensor>,
+    shared: BTreeMap<&'static str, Tensor>,
 }
 
 impl Forward {
@@ -146,6 +147,7 @@ impl Forward {
         let masks = all.masks.iter().filter(|(key, _)| key.0 & !WHOLE == mask.0 && key.1 == mask.1);
         let tables = Tables {
             rotary: rotary.map(|(key, tables)| (*key, tables.clone())).collect(),
+            shared: all.shared.clone(),
             masks: masks.map(|(key, mask)| (*key, mask.clone())).collect(),
         };
         Self { tables: std::rc::Rc::new(RefCell::new(tables)), ..self.clone() }
@@ -194,6 +196,19 @@ impl Forward {
         }
         let made = make()?;
         self.tables.borrow_mut().masks.insert(key, made.clone());
+        Ok(made)
+    }
+
+    /// A table under a name of its own, made once per pass.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn shared(&self, name: &'static str, make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        if let Some(hit) = self.tables.borrow().shared.get(name) {
+            return Ok(hit.clone());
+        }
+        let made = make()?;
+        self.tables.borrow_mut().shared.insert(name, made.clone());
         Ok(made)
     }
 

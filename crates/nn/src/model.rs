@@ -3,7 +3,7 @@
 use crate::context::{Forward, Recompute};
 use crate::modules::{Block, Linear, Norm, hf};
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{LinearSpec, ModelSpec};
+use crate::spec::{AttentionSteps, LearnedPositions, LinearSpec, ModelSpec};
 use std::rc::Rc;
 use tensor::{DType, Result, Runtime, Tensor, checkpoint};
 
@@ -64,6 +64,12 @@ impl Model {
         let final_norm =
             spec.final_norm.as_ref().map(|norm| Norm::new(&b, spec.names.norm, norm, &[h])).transpose()?;
         let project_out = project("project_out", h, width)?;
+        if let (Some(layer), Some(count)) = (spec.layers.first(), spec.max_positions)
+            && let (AttentionSteps::GptJ, Some(rotary)) = (layer.attention.steps, &layer.attention.rotary)
+        {
+            let _scope = runtime.scope("rotary_emb");
+            b.buffer("embed_positions", &[count, rotary.dim], dtype)?;
+        }
         drop(body);
 
         let _scope = runtime.scope(spec.names.head);
@@ -178,13 +184,13 @@ impl Model {
                     what: format!("seq_len {s} is longer than the {} learned positions of this model", p.count),
                 });
             }
-            let _scope = f.runtime.scope(p.name);
-            let index = f.runtime.no_grad(|| f.runtime.arange(s, p.offset as f64, 1.0, DType::I64)?.unsqueeze(0))?;
+            let scope = f.runtime.scope(p.name);
+            let index = f.runtime.no_grad(|| position_index(f, p, tokens))?;
             let mut added = table.embedding(&index)?;
             if let Some(compute) = f.compute {
                 added = added.to_dtype(compute)?;
             }
-            drop(_scope);
+            drop(scope);
             x = x.add(&added)?;
             if f.profile.is_hf() {
                 held.push(added);
@@ -218,4 +224,11 @@ impl Model {
         }
         Ok(logits)
     }
+}
+
+/// Positions of the tokens: `1 s`, or `b s` where the reference in question makes them from a mask of the batch.
+fn position_index(f: &Forward, p: &LearnedPositions, tokens: &Tensor) -> Result<Tensor> {
+    let (b, s) = (tokens.size(0), tokens.size(1));
+    let one = f.runtime.arange(s, p.offset as f64, 1.0, DType::I64)?.unsqueeze(0)?;
+    if p.per_sequence && f.profile.is_hf() { one.expand(&[b, s])?.contiguous() } else { Ok(one) }
 }

@@ -82,6 +82,8 @@ pub struct LearnedPositions {
     pub offset: u64,
     /// Module name.
     pub name: &'static str,
+    /// The reference looks positions up for every sequence of a batch, not once for all (OPT).
+    pub per_sequence: bool,
 }
 
 /// The output projection.
@@ -216,6 +218,20 @@ pub enum BlockForm {
         /// Before feed-forward.
         n2: Option<NamedNorm>,
     },
+    /// The same, the branches added to each other in place (Falcon).
+    ParallelInPlace {
+        /// Before attention, and before feed-forward if `n2` is absent.
+        n1: NamedNorm,
+        /// Before feed-forward.
+        n2: Option<NamedNorm>,
+    },
+    /// `x = n1(x); x += A(x); x = n2(x); x += F(x)`: the residual stream goes on behind the norms (BLOOM, optional).
+    Normed {
+        /// Before attention.
+        n1: NamedNorm,
+        /// Before feed-forward.
+        n2: NamedNorm,
+    },
 }
 
 /// Self-attention.
@@ -255,6 +271,8 @@ pub struct AttentionSpec {
     pub clip_qkv: Option<f64>,
     /// Whether scores are computed in f32 whatever the precision (GPT-Neo, GPT-J).
     pub f32_scores: bool,
+    /// Which steps the reference takes from projections to mixed values.
+    pub steps: AttentionSteps,
     /// Dropout on the attention weights.
     pub dropout: f64,
     /// Whether the reference makes a windowed mask too, though no layer may use it (Qwen 2 with experts).
@@ -264,8 +282,50 @@ pub struct AttentionSpec {
 impl AttentionSpec {
     /// Layers with equal keys share a mask: window and chunk, 0 for none.
     pub fn mask_key(&self) -> (u64, u64) {
-        (self.window.unwrap_or(0), self.chunk.unwrap_or(0))
+        (self.mask_window().unwrap_or(0), self.chunk.unwrap_or(0))
     }
+
+    /// Window of the masks the reference makes: GPT-Neo's stands in a buffer of each layer.
+    pub fn mask_window(&self) -> Option<u64> {
+        match self.steps {
+            AttentionSteps::GptNeo { .. } => None,
+            _ => self.window,
+        }
+    }
+
+    /// Whether one mask without position biases serves all layers of a kind.
+    pub fn has_common_mask(&self) -> bool {
+        !self.alibi || self.steps == AttentionSteps::Bloom
+    }
+}
+
+/// Which steps the reference takes from projections to mixed values: decides copies and lifetimes, not values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AttentionSteps {
+    /// Those most families share.
+    #[default]
+    Common,
+    /// Queries are scaled right behind their projection (OPT).
+    ScaledQueries,
+    /// Rotated before heads and positions change places, with sines and cosines repeated at every use (GPT-J).
+    GptJ,
+    /// Masked by a buffer of every layer, then by the common mask (GPT-Neo).
+    GptNeo {
+        /// Rows and columns of the buffer.
+        positions: u64,
+    },
+    /// Scores on top of the position biases in one product (BLOOM).
+    Bloom,
+    /// Scaled and biased in place, mask always made (Falcon).
+    Falcon {
+        /// Keys and values are repeated for the query heads of their group.
+        repeats: bool,
+    },
+    /// Masked by filling (MPT).
+    Mpt {
+        /// Length of the table of position biases.
+        positions: u64,
+    },
 }
 
 /// A linear map by module name.
@@ -277,12 +337,14 @@ pub struct LinearSpec {
     pub bias: bool,
     /// Whether the weight lies as `(in out)`.
     pub transposed: bool,
+    /// The reference writes it as a product with a view of the weight and adds the bias in a step of its own (Falcon).
+    pub loose: bool,
 }
 
 impl LinearSpec {
     /// A linear map with weight `(out in)`.
     pub const fn new(name: &'static str, bias: bool) -> Self {
-        Self { name, bias, transposed: false }
+        Self { name, bias, transposed: false, loose: false }
     }
 }
 
@@ -314,8 +376,10 @@ pub enum Projection {
 pub enum FusedOrder {
     /// All queries, all keys, all values.
     Blocks,
-    /// Per head: query, key, value (GPT-NeoX, BLOOM).
+    /// Per head: query, key, value, cut in one step (GPT-NeoX).
     PerHead,
+    /// Per head: query, key, value, each picked in a step of its own (BLOOM, Falcon).
+    PickedPerHead,
     /// Per key/value group: its queries, then key, value (Falcon).
     PerGroup,
 }
@@ -346,8 +410,10 @@ pub enum QkNorm {
     PerHead(NormSpec),
     /// One norm over all heads together.
     Full(NormSpec),
-    /// A weight for every head and dimension, normalised over `head_dim` (Cohere, StableLM).
+    /// A weight for every head and dimension, normalised over `head_dim` (Cohere).
     EveryHead(NormSpec),
+    /// A norm over `head_dim` for every head, each a module of its own (StableLM).
+    Modules(NormSpec),
 }
 
 /// When the norms on queries and keys run: decides what lives meanwhile, not values.

@@ -49,8 +49,9 @@ pub fn apply_on(runtime: &Runtime, op: Op, inputs: &[&Tensor]) -> Result<Outputs
 pub(crate) fn apply_reusing(op: Op, inputs: SmallVec<[Tensor; 2]>, slot: usize) -> Result<Outputs> {
     let refs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
     let runtime = inputs[0].runtime().clone();
-    let free = Rc::strong_count(&inputs[slot].storage) == 1
-        && !(runtime.grad_enabled() && inputs.iter().any(Tensor::requires_grad));
+    let taped = runtime.grad_enabled() && inputs.iter().any(Tensor::requires_grad);
+    let keeps = taped && op.saves(Needs::of(inputs.iter().map(Tensor::requires_grad))).inputs != 0;
+    let free = Rc::strong_count(&inputs[slot].storage) == 1 && !keeps;
     run(&runtime, op, &refs, free.then_some(slot))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::{Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
+    Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
     QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec,
 };
 use std::rc::Rc;
@@ -181,6 +181,54 @@ pub fn rotary_dim(r: &mut Reader<'_>, d: u64, default: f64) -> u64 {
     dim
 }
 
+/// Rotary embedding over the part of a head of width `d` that `factor` names, with the base under one of `bases`.
+pub fn partial_rotary(r: &mut Reader<'_>, d: u64, factor: &str, default: f64, bases: [&str; 2]) -> RotarySpec {
+    let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", factor];
+    let part = r.float_or(names, default, FAMILY);
+    let dim = (d as f64 * part) as u64;
+    if part <= 0.0 || dim < 2 || dim > d {
+        r.reject(
+            factor,
+            format!("`{factor}` is {part}, which rotates {dim} of {d} channels"),
+            "a head rotates at least one pair of channels and at most all",
+            &format!("--set {factor}={default}"),
+        );
+        return rotary(d, 10_000.0);
+    }
+    r.known(&["rope_scaling", "rope_parameters"]);
+    let theta = r.float_or(["rope_parameters.rope_theta", bases[0], bases[1]], 10_000.0, FREE);
+    rotary(dim, theta)
+}
+
+/// Sizes of a family without `num_key_value_heads` and `head_dim`, under the keys of width, layers and heads.
+pub fn sizes_under(r: &mut Reader<'_>, width: &[&str], layers: &[&str], heads: &[&str]) -> Sizes {
+    let (h, l, a) = (r.size(width), r.size(layers), r.size(heads));
+    let v = r.size("vocab_size");
+    r.require_divides(
+        Part::new(width[0], h, "wide"),
+        Part::new(heads[0], a, "heads"),
+        "each head gets an equal part of the stream",
+    );
+    r.check_product("the embedding table", &[("vocab_size", v), (width[0], h)]);
+    r.check_product("an attention projection", &[(width[0], h), (width[0], h)]);
+    Sizes { h, l, a, k: a, d: (h / a.max(1)).max(1), v }
+}
+
+/// Sizes under GPT-2's keys.
+pub fn gpt_sizes(r: &mut Reader<'_>) -> Sizes {
+    sizes_under(
+        r,
+        &["n_embd", "hidden_size"],
+        &["n_layer", "num_hidden_layers"],
+        &["n_head", "num_attention_heads"],
+    )
+}
+
+/// Sizes under Llama's keys, of a family that has neither `num_key_value_heads` nor `head_dim`.
+pub fn plain_sizes(r: &mut Reader<'_>) -> Sizes {
+    sizes_under(r, &["hidden_size"], &["num_hidden_layers"], &["num_attention_heads"])
+}
+
 /// Rotary embedding over `dim` channels in halves.
 pub fn rotary(dim: u64, theta: f64) -> RotarySpec {
     RotarySpec {
@@ -219,6 +267,7 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         sinks: false,
         clip_qkv: None,
         f32_scores: false,
+        steps: AttentionSteps::Common,
         dropout: 0.0,
         spare_mask: false,
     }
@@ -231,6 +280,22 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
         act,
         input: MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
         down: LinearSpec::new("down_proj", bias),
+    }
+}
+
+/// A plain MLP under the names of its two maps.
+pub fn plain_mlp(
+    intermediate_size: u64,
+    act: Activation,
+    up: &'static str,
+    down: &'static str,
+    bias: bool,
+) -> MlpSpec {
+    MlpSpec {
+        intermediate_size,
+        act,
+        input: MlpInput::Plain(LinearSpec::new(up, bias)),
+        down: LinearSpec::new(down, bias),
     }
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// GPT-2's `Conv1D`: a linear map whose weight lies as `(in out)`.
 const fn conv1d(name: &'static str) -> LinearSpec {
-    LinearSpec { name, bias: true, transposed: true }
+    LinearSpec { name, bias: true, transposed: true, loose: false }
 }
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -63,7 +63,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         hidden_size: h,
         vocab_size: v,
         embedding: EmbeddingSpec {
-            positions: Some(LearnedPositions { count: positions, offset: 0, name: "wpe" }),
+            positions: Some(LearnedPositions { count: positions, offset: 0, name: "wpe", per_sequence: false }),
             dropout: embd,
             ..EmbeddingSpec::default()
         },

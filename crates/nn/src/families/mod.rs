@@ -2,33 +2,43 @@
 //!
 //! To add one, write the file and name it in [`FAMILIES`].
 
+mod bloom;
 mod cohere;
 mod common;
 mod dbrx;
 mod deepseek;
 mod exaone4;
 mod experts;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4_moe;
 mod gpt2;
+mod gpt_neo;
+mod gpt_neox;
 mod gpt_oss;
+mod gptj;
 mod granite;
 mod granitemoe;
 mod llama;
 mod mistral;
 mod mixtral;
+mod mpt;
 mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmoe;
+mod opt;
+mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen_moe;
 mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
 use crate::spec::ModelSpec;
@@ -39,11 +49,13 @@ type Read = fn(&mut Reader<'_>) -> ModelSpec;
 
 /// `model_type` and its reader.
 pub const FAMILIES: &[(&str, Read)] = &[
+    ("bloom", bloom::read),
     ("cohere", cohere::read),
     ("dbrx", dbrx::read),
     ("deepseek_v2", deepseek::read_v2),
     ("deepseek_v3", deepseek::read_v3),
     ("exaone4", exaone4::read),
+    ("falcon", falcon::read),
     ("gemma", gemma::read),
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
@@ -52,24 +64,32 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("glm4", glm::read_glm4),
     ("glm4_moe", glm4_moe::read),
     ("gpt2", gpt2::read),
+    ("gpt_neo", gpt_neo::read),
+    ("gpt_neox", gpt_neox::read),
     ("gpt_oss", gpt_oss::read),
+    ("gptj", gptj::read),
     ("granite", granite::read),
     ("granitemoe", granitemoe::read),
     ("kimi_k2", deepseek::read_v3),
     ("llama", llama::read),
     ("mistral", mistral::read),
     ("mixtral", mixtral::read),
+    ("mpt", mpt::read),
     ("nemotron", nemotron::read),
     ("olmo", olmo::read),
     ("olmo2", olmo2::read),
     ("olmo3", olmo2::read_olmo3),
     ("olmoe", olmoe::read),
+    ("opt", opt::read),
+    ("phi", phi::read),
     ("phi3", phi3::read),
     ("qwen2", qwen2::read),
     ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
     ("qwen3_moe", qwen_moe::read_qwen3),
     ("smollm3", smollm3::read),
+    ("stablelm", stablelm::read),
+    ("starcoder2", starcoder2::read),
 ];
 
 /// Names of all families, in order.

@@ -1,9 +1,10 @@
 //! Self-attention: grouped, multi-query and latent heads, fused or explicit.
 
+use super::steps::{self, Heads, Setting};
 use super::{Latent, Linear, Norm, hf, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, FusedOrder, NormSpec, Projection, QkNorm, QkNormPlace};
+use crate::spec::{AttentionSpec, AttentionSteps, FusedOrder, NormKind, NormSpec, Projection, QkNorm, QkNormPlace};
 use std::rc::Rc;
 use tensor::ops::attention::{Attention as Core, pairs};
 use tensor::ops::matmul::Mask;
@@ -17,6 +18,7 @@ pub struct Attention {
     q_norm: Option<Norm>,
     k_norm: Option<Norm>,
     sinks: Option<Tensor>,
+    mask: Option<Tensor>,
     out: Linear,
 }
 
@@ -27,9 +29,6 @@ enum Maps {
     Fused(Linear, FusedOrder),
     Latent(Latent),
 }
-
-/// Queries, keys, values: `b a s d`, `b k s d`, `b k s dv`.
-type Heads = (Tensor, Tensor, Tensor);
 
 impl Attention {
     /// Attention on a residual stream of width `h`, in the current module.
@@ -45,7 +44,9 @@ impl Attention {
                 Linear::new(b, key, h, k * d, fan_in)?,
                 Linear::new(b, v, h, k * dv, fan_in)?,
             ),
-            Projection::Fused { qkv, order } => Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order),
+            Projection::Fused { qkv, order } => {
+                Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
+            }
             Projection::Latent(latent) => Maps::Latent(Latent::new(b, latent, spec, h)?),
         };
         let norm = |name, heads| -> Result<Option<Norm>> {
@@ -54,15 +55,17 @@ impl Attention {
                 QkNorm::PerHead(n) => Norm::new(b, name, n, &[d]).map(Some),
                 QkNorm::Full(n) => Norm::new(b, name, n, &[heads * d]).map(Some),
                 QkNorm::EveryHead(n) => Norm::new(b, name, n, &[heads, d]).map(Some),
+                QkNorm::Modules(n) => Norm::split(b, name, n, heads, d).map(Some),
             }
         };
         Ok(Self {
             q_norm: norm(spec.norm_names().0, a)?,
             k_norm: norm(spec.norm_names().1, k)?,
-            sinks: spec
-                .sinks
-                .then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros))
-                .transpose()?,
+            sinks: spec.sinks.then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros)).transpose()?,
+            mask: match spec.steps {
+                AttentionSteps::GptNeo { positions: p } => Some(b.buffer("bias", &[1, 1, p, p], DType::Bool)?),
+                _ => None,
+            },
             out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
             spec: spec.clone(),
             maps,
@@ -76,6 +79,9 @@ impl Attention {
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let mut held = Vec::new();
         let (q, k, v) = match &self.maps {
+            Maps::Separate(q, k, v) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => {
+                self.gptj(f, x, (q, k, v), &mut held)?
+            }
             Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
             Maps::Fused(qkv, order) => self.fused(f, qkv.forward(f, x)?, *order)?,
             Maps::Latent(latent) => {
@@ -85,6 +91,7 @@ impl Attention {
             }
         };
         let (q, k) = match (&self.spec.rotary, &self.maps) {
+            (Some(_), _) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => (q, k),
             (Some(rotary), Maps::Separate(..) | Maps::Fused(..)) => {
                 rotary::rotate(f, rotary, q, k, f.activation_dtype(x))?
             }
@@ -94,7 +101,7 @@ impl Attention {
             // Local names of the reference until its function returns.
             held.extend([q.clone(), k.clone(), v.clone()]);
         }
-        let (mixed, weights) = self.core(f, q, k, v)?; // b s (a dv)
+        let (mixed, weights) = self.core(f, (q, k, v), x.dtype(), &mut held)?; // b s (a dv)
         let out = self.out.forward(f, &mixed)?;
         drop(held);
         Ok((out, weights))
@@ -118,6 +125,9 @@ impl Attention {
         };
         let (q_norm, k_norm) = (self.q_norm.as_ref(), self.k_norm.as_ref());
         let mut q = project(q, spec.heads, spec.head_dim, q_norm)?;
+        if f.profile.is_hf() && spec.steps == AttentionSteps::ScaledQueries {
+            q = q.mul_scalar(spec.scale)?;
+        }
         let mut k = project(k, spec.kv_heads, spec.head_dim, k_norm)?;
         let mut v = project(v, spec.kv_heads, spec.value_dim, None)?;
         if spec.clip_qkv.is_some() {
@@ -132,6 +142,24 @@ impl Attention {
         if place == QkNormPlace::Heads {
             (q, k) = (normed(q, q_norm)?, normed(k, k_norm)?);
         }
+        Ok((q, k, v))
+    }
+
+    /// Three maps; queries and keys are turned before heads and positions change places.
+    fn gptj(
+        &self,
+        f: &Forward,
+        x: &Tensor,
+        maps: (&Linear, &Linear, &Linear),
+        held: &mut Vec<Tensor>,
+    ) -> Result<Heads> {
+        let spec = &self.spec;
+        let project = |map: &Linear| map.forward(f, x)?.view(&[x.size(0), x.size(1), spec.heads, spec.head_dim]);
+        let (q, k, v) = (project(maps.0)?, project(maps.1)?, project(maps.2)?.transpose(1, 2)?);
+        let (q, k) = match &spec.rotary {
+            Some(rotary) => steps::turn_gptj(f, rotary, (q, k), x.dtype(), held)?,
+            None => (q.transpose(1, 2)?, k.transpose(1, 2)?),
+        };
         Ok((q, k, v))
     }
 
@@ -152,6 +180,12 @@ impl Attention {
                 let parts = cut.split(&[d, d, dv], -1)?;
                 Ok((parts[0].clone(), parts[1].clone(), parts[2].clone()))
             }
+            FusedOrder::PickedPerHead => {
+                let cut = qkv.view(&[b, s, a, 3, d])?;
+                let pick = |i: u64| cut.select(3, i)?.transpose(1, 2);
+                Ok((pick(0)?, pick(1)?, pick(2)?))
+            }
+            FusedOrder::PerGroup if f.profile.is_hf() => steps::falcon_heads(f, spec, &qkv),
             FusedOrder::PerGroup => {
                 let per_group = a / k;
                 let cut = qkv.view(&[b, s, k, per_group + 2, d])?;
@@ -159,7 +193,6 @@ impl Attention {
                 let q = take(0, per_group)?.reshape(&[b, s, a, d])?.transpose(1, 2)?;
                 let key = take(per_group, 1)?.squeeze(3)?.transpose(1, 2)?;
                 let value = take(per_group + 1, 1)?.squeeze(3)?.transpose(1, 2)?;
-                let _ = f;
                 Ok((q, key, value))
             }
         }
@@ -176,25 +209,40 @@ impl Attention {
     ///
     /// # Shapes
     /// `b a s d`, `b k s d`, `b k s dv` -> `b s (a dv)`, and `b a s s` from explicit attention
-    fn core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<(Tensor, Option<Tensor>)> {
+    fn core(
+        &self,
+        f: &Forward,
+        heads: Heads,
+        input: DType,
+        held: &mut Vec<Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
         if f.recompute != Recompute::Selective {
-            return self.run_core(f, q, k, v);
+            return self.run_core(f, heads, input, held);
         }
+        let (q, k, v) = heads;
         let (this, forward) = (self.clone(), f.held(&self.spec));
         let region = move |t: &[Tensor]| {
-            let (out, _) = this.run_core(&forward, t[0].clone(), t[1].clone(), t[2].clone())?;
+            let heads = (t[0].clone(), t[1].clone(), t[2].clone());
+            let (out, _) = this.run_core(&forward, heads, input, &mut Vec::new())?;
             Ok(std::iter::once(out).collect())
         };
         Ok((checkpoint(&[&q, &k, &v], region)?.remove(0), None))
     }
 
-    fn run_core(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        let (b, s) = (q.size(0), q.size(2));
+    fn run_core(
+        &self,
+        f: &Forward,
+        heads: Heads,
+        input: DType,
+        held: &mut Vec<Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let (b, s) = (heads.0.size(0), heads.0.size(2));
+        let set = Setting { f, spec: &self.spec, pairs: self.pairs(f), input };
         let (out, weights) = match f.profile {
-            Profile::Fused => (self.core_fused(f, &q, &k, &v)?, None),
-            Profile::HfSdpa => (self.core_sdpa(f, q, k, v)?, None),
+            Profile::Fused => (self.core_fused(f, &heads.0, &heads.1, &heads.2)?, None),
+            Profile::HfSdpa => (self.core_sdpa(&set, heads)?, None),
             Profile::HfEager => {
-                let (out, weights) = self.core_eager(f, q, k, v)?;
+                let (out, weights) = self.explicit(&set, heads, held)?;
                 (out, Some(weights))
             }
         };
@@ -224,13 +272,32 @@ impl Attention {
         q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(true))
     }
 
-    fn core_sdpa(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
-        let same_width = self.spec.head_dim == self.spec.value_dim;
-        if !same_width || self.drops(f) {
-            // PyTorch's CPU kernel wants one head size and no dropout, and falls back to small ops otherwise.
-            return self.core_math(f, q, k, v);
+    fn core_sdpa(&self, set: &Setting<'_>, heads: Heads) -> Result<Tensor> {
+        let f = set.f;
+        let falcon = matches!(self.spec.steps, AttentionSteps::Falcon { .. });
+        let dropout = if self.drops(f) && (!falcon || self.spec.alibi) { self.spec.dropout } else { 0.0 };
+        let groups = heads.0.size(1) / heads.1.size(1);
+        // PyTorch's CPU kernel wants one head size and no dropout, and falls back to small ops otherwise.
+        let unfused = self.spec.head_dim != self.spec.value_dim || dropout > 0.0;
+        if falcon {
+            let mask = steps::falcon_bias(set, heads.0.dtype())?;
+            if unfused {
+                return steps::unfused(set, heads, Some(&mask), dropout);
+            }
+            let (q, k, v) = heads;
+            return q.attention(&k, &v, Some(&mask), None, self.options(true));
         }
-        let groups = self.spec.heads / self.spec.kv_heads;
+        if unfused {
+            if !hf::needs_mask(f, &self.spec) {
+                return steps::unfused(set, heads, None, dropout);
+            }
+            let (q, k, v) = heads;
+            let low = f.runtime.autocast_setting().map_or(q.dtype(), |(low, _)| low);
+            let mask = hf::fused_mask(f, &self.spec, low)?;
+            let heads = (q, hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+            return steps::unfused(set, heads, Some(&mask), dropout);
+        }
+        let (q, k, v) = heads;
         if !hf::needs_mask(f, &self.spec) && !self.spec.alibi {
             // Grouped heads go to the kernel as they are up to the head size that GPU kernels take.
             let groups = if self.spec.head_dim <= 256 { 1 } else { groups };
@@ -249,35 +316,27 @@ impl Attention {
         q.attention(&k, &v, Some(&mask), None, self.options(true))
     }
 
-    /// What PyTorch runs where no fused kernel fits: operands raised to f32 and scaled, scores, softmax, values.
-    fn core_math(&self, f: &Forward, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor> {
-        let low = f.runtime.autocast_setting().map_or(q.dtype(), |(low, _)| low);
-        f.runtime.without_autocast(|| {
-            let root = self.spec.scale.sqrt();
-            let groups = self.spec.heads / self.spec.kv_heads;
-            let (q, k, v) = (q.to_dtype(low)?, k.to_dtype(low)?, v.to_dtype(low)?);
-            let wide_q = q.to_dtype(DType::F32)?;
-            let (k, v) = (k.to_dtype(DType::F32)?, v.to_dtype(DType::F32)?);
-            let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
-            let scaled = wide_q.mul_scalar(root)?;
-            let mask = if hf::needs_mask(f, &self.spec) {
-                hf::fused_mask(f, &self.spec, low)?.to_dtype(DType::F32)?
-            } else {
-                hf::causal_mask_of_math(f)?
-            };
-            let turned = k.t()?.mul_scalar(root)?;
-            let scores = hf::matmul(f, &scaled, &turned, self.pairs(f))?;
-            let masked = scores.add(&mask)?;
-            drop(scores);
-            let mut weights = masked.softmax(-1)?;
-            drop(masked);
-            if self.drops(f) {
-                weights = weights.dropout_composed(self.spec.dropout)?;
+    /// Explicit attention in the steps of the family.
+    fn explicit(&self, set: &Setting<'_>, heads: Heads, held: &mut Vec<Tensor>) -> Result<(Tensor, Tensor)> {
+        match self.spec.steps {
+            AttentionSteps::Bloom => steps::bloom(set, heads, held),
+            AttentionSteps::Falcon { .. } => steps::falcon_eager(set, heads, held),
+            AttentionSteps::Mpt { positions } => {
+                let (out, weights) = steps::mpt(set, heads, positions, held)?;
+                Ok((merged_by_copy(&out)?, weights))
             }
-            // Its second result: the weights as the caller's dtype has them.
-            let _narrow = (low != DType::F32).then(|| f.runtime.no_grad(|| weights.to_dtype(low))).transpose()?;
-            hf::matmul(f, &weights, &v, self.pairs(f))?.to_dtype(low)
-        })
+            AttentionSteps::GptNeo { .. } => {
+                let mask = self.mask.as_ref().ok_or(tensor::Error::Backward("attention without its mask"))?;
+                let (out, weights) = steps::gpt_neo(set, heads, mask)?;
+                Ok((merged_by_copy(&out)?, weights))
+            }
+            _ => self.core_eager(set.f, heads.0, heads.1, heads.2),
+        }
+    }
+
+    /// What the scores are still multiplied with.
+    fn core_scale(&self) -> f64 {
+        if self.spec.steps == AttentionSteps::ScaledQueries { 1.0 } else { self.spec.scale }
     }
 
     /// Whether some of the attention weights are dropped.
@@ -295,10 +354,7 @@ impl Attention {
         } else {
             hf::matmul(f, &q, &k.t()?, self.pairs(f))?
         };
-        // Families that do not scale also keep their scores in f32; a stated scale of one is a product like any other.
-        if spec.scale != 1.0 || !spec.f32_scores {
-            scores = scores.mul_scalar(spec.scale)?;
-        }
+        scores = scores.mul_scalar(self.core_scale())?;
         if let Some(cap) = spec.softcap {
             scores = scores.div_scalar(cap)?;
             scores = scores.tanh()?;
@@ -338,33 +394,34 @@ impl Attention {
             weights = weights.dropout_composed(spec.dropout)?;
         }
         let out = hf::matmul(f, &weights, &v, self.pairs(f))?;
-        // The reference makes the transposed result contiguous; the merge that follows is then a view.
-        let out = out.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
+        let out = merged_by_copy(&out)?;
         drop(shifted);
         Ok((out, weights))
     }
 
-    /// Linear position biases `1 a 1 s`: head `i` of `a` has slope `2^(-8 (i + 1) / a)`.
-    ///
-    /// Source: Press et al. 2022. For a count of heads that is no power of two the reference interleaves two series;
-    /// sizes and costs are the same.
+    /// Linear position biases `1 a 1 s`.
     fn alibi(&self, f: &Forward, dtype: DType) -> Result<Tensor> {
         let rt = &f.runtime;
-        let a = self.spec.heads;
         rt.no_grad(|| {
-            let exponents = rt.arange(a, 1.0, 1.0, DType::F32)?.mul_scalar(-8.0 / a as f64)?;
-            let slopes = exponents.mul_scalar(std::f64::consts::LN_2)?.exp()?.view(&[1, a, 1, 1])?;
+            let slopes = steps::slopes_tensor(f, self.spec.heads, 8.0)?.view(&[1, self.spec.heads, 1, 1])?;
             let positions = rt.arange(f.seq_len, 0.0, 1.0, DType::F32)?;
             slopes.mul(&positions)?.to_dtype(dtype)
         })
     }
 }
 
+/// The reference makes the transposed result contiguous; the merge that follows is then a view.
+fn merged_by_copy(out: &Tensor) -> Result<Tensor> {
+    out.transpose(1, 2)?.contiguous()?.transpose(1, 2)
+}
+
 impl AttentionSpec {
     /// Names of the norms on queries and keys.
     fn norm_names(&self) -> (&'static str, &'static str) {
         match self.qk_norm {
-            QkNorm::EveryHead(NormSpec { .. }) => ("q_norm", "k_norm"),
+            QkNorm::Modules(_) | QkNorm::PerHead(NormSpec { kind: NormKind::LayerNorm { .. }, .. }) => {
+                ("q_layernorm", "k_layernorm")
+            }
             _ => ("q_norm", "k_norm"),
         }
     }

@@ -5,7 +5,8 @@ use crate::context::Forward;
 use crate::param::Builder;
 use crate::spec::{AttentionSpec, BlockForm, FeedForwardSpec, LayerSpec, NamedNorm};
 use std::rc::Rc;
-use tensor::{Result, Tensor};
+use tensor::runtime::ScopeGuard;
+use tensor::{Result, Runtime, Tensor};
 
 /// One block of the residual stream.
 #[derive(Clone, Debug)]
@@ -33,18 +34,22 @@ impl Block {
     pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64) -> Result<Self> {
         let norm = |n: &NamedNorm| Norm::named(b, n, h);
         let norms: Vec<Norm> = match &spec.form {
-            BlockForm::Sequential { n1, n2 } => vec![norm(n1)?, norm(n2)?],
+            BlockForm::Sequential { n1, n2 } | BlockForm::Normed { n1, n2 } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
-            BlockForm::Parallel { n1, n2: None } | BlockForm::ParallelInto { n1 } => vec![norm(n1)?],
-            BlockForm::Parallel { n1, n2: Some(n2) } => vec![norm(n1)?, norm(n2)?],
+            BlockForm::Parallel { n1, n2: None }
+            | BlockForm::ParallelInPlace { n1, n2: None }
+            | BlockForm::ParallelInto { n1 } => vec![norm(n1)?],
+            BlockForm::Parallel { n1, n2: Some(n2) } | BlockForm::ParallelInPlace { n1, n2: Some(n2) } => {
+                vec![norm(n1)?, norm(n2)?]
+            }
         };
         let attention = {
             let _scope = b.runtime().scope(spec.names.attention);
             Attention::new(b, &Rc::new(spec.attention.clone()), h, layers)?
         };
         let feed_forward = {
-            let _scope = b.runtime().scope(spec.names.feed_forward);
+            let _scope = scope(b.runtime(), spec.names.feed_forward);
             match &spec.feed_forward {
                 FeedForwardSpec::Mlp(mlp) => FeedForward::Mlp(Mlp::new(b, mlp, h, layers)?),
                 FeedForwardSpec::Moe(moe) => FeedForward::Moe(Moe::new(b, &Rc::new(moe.clone()), h, layers)?),
@@ -60,18 +65,26 @@ impl Block {
 
     /// The branch, and what the reference keeps beside it until the block ends.
     fn attend(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        let _scope = f.runtime.scope(self.spec.names.attention);
-        let (out, weights) = self.attention.forward(f, x)?;
+        let (out, weights) = self.attend_plain(f, x)?;
         Ok((self.branch(f, out)?, weights))
     }
 
+    fn attend_plain(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        let _scope = f.runtime.scope(self.spec.names.attention);
+        self.attention.forward(f, x)
+    }
+
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
-        let _scope = f.runtime.scope(self.spec.names.feed_forward);
-        let out = match &self.feed_forward {
-            FeedForward::Mlp(mlp) => mlp.forward(f, x)?,
-            FeedForward::Moe(moe) => moe.forward(f, x)?,
-        };
+        let out = self.feed_forward(f, x)?;
         self.branch(f, out)
+    }
+
+    fn feed_forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = scope(&f.runtime, self.spec.names.feed_forward);
+        match &self.feed_forward {
+            FeedForward::Mlp(mlp) => mlp.forward(f, x),
+            FeedForward::Moe(moe) => moe.forward(f, x),
+        }
     }
 
     /// Dropout on a branch.
@@ -143,14 +156,37 @@ impl Block {
                 let fed = self.feed(f, &inner)?;
                 self.join(&self.join(&x, &attended)?, &fed)
             }
-            BlockForm::Parallel { n2, .. } => {
+            BlockForm::Normed { .. } => {
+                let inner = norm(0, &x)?;
+                let (attended, _weights) = self.attend(f, &inner)?;
+                let x = inner.add(&attended)?;
+                drop((inner, attended));
+                let inner = norm(1, &x)?;
+                inner.add(&self.feed(f, &inner)?)
+            }
+            BlockForm::ParallelInPlace { n2, .. } => {
                 let first = norm(0, &x)?;
-                let (attended, _weights) = self.attend(f, &first)?;
-                let second = if n2.is_some() { norm(1, &x)? } else { first };
-                let fed = self.feed(f, &second)?;
-                drop(second);
+                let second = if n2.is_some() { norm(1, &x)? } else { first.clone() };
+                let (attended, _weights) = self.attend_plain(f, &first)?;
+                let sum = self.feed_forward(f, &second)?.add_reusing(&attended)?;
+                x.add(&self.branch(f, sum)?)
+            }
+            BlockForm::Parallel { n2: Some(_), .. } => {
+                let (attended, _weights) = self.attend(f, &norm(0, &x)?)?;
+                let fed = self.feed(f, &norm(1, &x)?)?;
+                fed.add(&attended)?.add(&x)
+            }
+            BlockForm::Parallel { n2: None, .. } => {
+                let inner = norm(0, &x)?;
+                let (attended, _weights) = self.attend(f, &inner)?;
+                let fed = self.feed(f, &inner)?;
                 attended.add(&fed)?.add(&x)
             }
         }
     }
+}
+
+/// The module of a part of the block; no module of its own if it has no name.
+fn scope(runtime: &Runtime, name: &'static str) -> Option<ScopeGuard> {
+    (!name.is_empty()).then(|| runtime.scope(name))
 }

@@ -4,8 +4,9 @@
 //! profiles predict. Written from transformers 5.24 and PyTorch 2.15.
 
 use super::rotary::hf as rotary;
+use super::steps;
 use crate::context::{Forward, Profile, WHOLE};
-use crate::spec::{Activation, AttentionSpec, LayerSpec, RotarySpec};
+use crate::spec::{Activation, AttentionSpec, AttentionSteps, LayerSpec, RotarySpec};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
@@ -25,6 +26,9 @@ pub fn matmul(f: &Forward, a: &Tensor, b: &Tensor, mask: Mask) -> Result<Tensor>
     let low = f.runtime.autocast_setting().filter(|(_, lists)| *lists != CastLists::Explicit).map(|(low, _)| low);
     let lower = |x: &Tensor| low.map_or_else(|| Ok(x.clone()), |low| x.to_dtype(low));
     let (a, b) = (lower(a)?, lower(b)?);
+    // One head of keys or values for all queries is seen as many before the fold copies it.
+    let full: Vec<u64> = batch.iter().copied().chain([k, n]).collect();
+    let b = if b.shape() == full { b } else { b.expand(&full)? };
     let out = a.reshape(&[folded, m, k])?.matmul_masked(&b.reshape(&[folded, k, n])?, mask)?;
     let shape: Vec<u64> = batch.iter().copied().chain([m, n]).collect();
     out.view(&shape)
@@ -71,13 +75,13 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     let mut tables: BTreeMap<(u8, u64), &RotarySpec> = BTreeMap::new();
     for layer in layers {
         let spec = &layer.attention;
-        if !spec.alibi {
+        if spec.has_common_mask() {
             masks.entry(spec.mask_key()).or_insert(spec);
         }
         if spec.spare_mask {
             masks.entry(SPARE_MASK).or_insert(spec);
         }
-        if let Some(rotary) = &spec.rotary {
+        if let (Some(rotary), true) = (&spec.rotary, spec.steps != AttentionSteps::GptJ) {
             tables.entry((rotary.table, rotary.dim)).or_insert(rotary);
         }
     }
@@ -90,6 +94,9 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     }
     for spec in tables.into_values() {
         rotary::tables(f, spec, dtype)?;
+    }
+    if let Some(first) = layers.first() {
+        steps::prepare(f, &first.attention, dtype)?;
     }
     Ok(())
 }
@@ -140,12 +147,12 @@ pub fn causal_mask_of_math(f: &Forward) -> Result<Tensor> {
 }
 
 /// Boolean mask `b 1 s s` of the pairs that may attend.
-fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
+pub(super) fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
     let (rt, s) = (&f.runtime, f.seq_len);
     let keys = rt.arange(s, 0.0, 1.0, DType::I64)?;
     let queries = keys.unsqueeze(1)?;
     let mut allowed = keys.less_equal(&queries)?;
-    if let Some(window) = spec.window {
+    if let Some(window) = spec.mask_window() {
         let first = queries.add_scalar(-(window as f64))?;
         allowed = allowed.logical_and(&first.less(&keys)?)?;
     }
@@ -159,5 +166,6 @@ fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
 
 /// Whether the reference passes a mask to its fused attention instead of the causal flag.
 pub fn needs_mask(f: &Forward, spec: &AttentionSpec) -> bool {
-    spec.window.is_some_and(|w| f.seq_len >= w) || spec.chunk.is_some_and(|c| f.seq_len > c)
+    let always = matches!(spec.steps, AttentionSteps::Falcon { .. });
+    always || spec.mask_window().is_some_and(|w| f.seq_len >= w) || spec.chunk.is_some_and(|c| f.seq_len > c)
 }

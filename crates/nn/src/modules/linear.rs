@@ -12,6 +12,7 @@ pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
     transposed: bool,
+    loose: bool,
 }
 
 impl Linear {
@@ -24,7 +25,7 @@ impl Linear {
         let shape = if spec.transposed { [input, output] } else { [output, input] };
         let weight = b.param("weight", &shape, ParamKind::Matrix, init)?;
         let bias = spec.bias.then(|| b.param("bias", &[output], ParamKind::Vector, Init::Zeros)).transpose()?;
-        Ok(Self { name: spec.name, weight, bias, transposed: spec.transposed })
+        Ok(Self { name: spec.name, weight, bias, transposed: spec.transposed, loose: spec.loose })
     }
 
     /// The weight.
@@ -37,10 +38,14 @@ impl Linear {
         let _scope = f.runtime.scope(self.name);
         let weight = f.weight(&self.weight)?;
         let bias = self.bias.as_ref().map(|b| f.weight(b)).transpose()?;
-        if self.transposed {
-            x.linear_transposed(&weight, bias.as_ref())
-        } else {
-            x.linear(&weight, bias.as_ref())
+        if self.loose && f.profile.is_hf() {
+            // Autocast keeps copies of parameters only, and this is a view of one.
+            let out = x.linear_transposed(&weight.t()?, None)?;
+            return match &self.bias {
+                Some(bias) => out.add(bias),
+                None => Ok(out),
+            };
         }
+        if self.transposed { x.linear_transposed(&weight, bias.as_ref()) } else { x.linear(&weight, bias.as_ref()) }
     }
 }

@@ -13,6 +13,7 @@ pub mod moe;
 pub mod norm;
 pub mod router;
 pub mod rotary;
+pub mod steps;
 
 pub use attention::Attention;
 pub use block::Block;

@@ -16,6 +16,8 @@ pub struct Norm {
     eps: f64,
     weight: Option<Tensor>,
     bias: Option<Tensor>,
+    /// Weights of one norm for every head, each a module of its own.
+    parts: Vec<Tensor>,
 }
 
 impl Norm {
@@ -34,7 +36,31 @@ impl Norm {
             .transpose()?;
         let has_bias = matches!(spec.kind, NormKind::LayerNorm { bias: true } | NormKind::LayerNormUnitOffset);
         let bias = has_bias.then(|| b.param("bias", shape, ParamKind::Vector, Init::Zeros)).transpose()?;
-        Ok(Self { name, kind: spec.kind, eps: spec.eps, weight, bias })
+        Ok(Self { name, kind: spec.kind, eps: spec.eps, weight, bias, parts: Vec::new() })
+    }
+
+    /// A layer norm over `d` channels for each of `heads` heads, each a module of its own.
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn split(b: &Builder<'_>, name: &'static str, spec: &NormSpec, heads: u64, d: u64) -> Result<Self> {
+        let _scope = b.runtime().scope(name);
+        let _list = b.runtime().scope("norms");
+        let part = |i: u64| {
+            let _scope = b.runtime().scope(i.to_string());
+            b.param("weight", &[d], ParamKind::Vector, Init::Ones)
+        };
+        let parts = (0..heads).map(part).collect::<Result<_>>()?;
+        Ok(Self { name, kind: spec.kind, eps: spec.eps, weight: None, bias: None, parts })
+    }
+
+    /// Each head through its own norm, then all side by side: `b heads s d`.
+    fn forward_parts(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let one = |(i, weight): (usize, &Tensor)| {
+            x.narrow(1, i as u64, 1)?.layer_norm(Some(&f.weight(weight)?), None, self.eps)
+        };
+        let all = self.parts.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&all.iter().collect::<Vec<_>>(), 1)
     }
 
     /// A norm by its named description.
@@ -48,6 +74,9 @@ impl Norm {
     /// `rows.. h -> rows.. h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let _scope = f.runtime.scope(self.name);
+        if !self.parts.is_empty() {
+            return self.forward_parts(f, x);
+        }
         if f.profile.is_hf() { self.forward_hf(x) } else { self.forward_fused(f, x) }
     }
 

@@ -202,9 +202,12 @@ impl Optimizer {
         if self.kind.implementation == Implementation::ForEach && self.kind.kind >= Kind::Adam {
             return self.step_foreach(&trained);
         }
+        // The reference's root of the last parameter lives until that of the next one is made.
+        let mut root = None;
         for ((param, grad), state) in trained.into_iter().zip(&mut self.states) {
-            update(self.kind, &self.hyper, self.steps, param, &grad, state)?;
+            root = update(self.kind, &self.hyper, self.steps, param, &grad, state)?;
         }
+        drop(root);
         Ok(())
     }
 
@@ -215,7 +218,9 @@ impl Optimizer {
         let counts = kind >= Kind::AdaGrad && self.kind.implementation != Implementation::Fused;
         let master = self.master && param.dtype() != DType::F32;
         Ok(State {
-            step: counts.then(|| Ok::<_, tensor::Error>(runtime.zeros(&[], DType::F32)?.with_role(Role::OptimizerState))).transpose()?,
+            step: counts
+                .then(|| Ok::<_, tensor::Error>(runtime.zeros(&[], DType::F32)?.with_role(Role::OptimizerState)))
+                .transpose()?,
             master: master
                 .then(|| Ok::<_, tensor::Error>(param.detach().to_dtype(DType::F32)?.with_role(Role::OptimizerState)))
                 .transpose()?,
@@ -280,8 +285,15 @@ fn decay(h: &Hyper, param: &Param) -> f64 {
     if param.kind == ParamKind::Vector { 0.0 } else { h.weight_decay }
 }
 
-/// One parameter's update in small ops or one kernel.
-fn update(kind: OptimizerKind, h: &Hyper, steps: u64, param: &Param, grad: &Tensor, state: &mut State) -> Result<()> {
+/// One parameter's update in small ops or one kernel; gives the root of its second moment back, if small ops made one.
+fn update(
+    kind: OptimizerKind,
+    h: &Hyper,
+    steps: u64,
+    param: &Param,
+    grad: &Tensor,
+    state: &mut State,
+) -> Result<Option<Tensor>> {
     let weight = param.tensor.detach();
     let fused = kind.implementation == Implementation::Fused;
     match kind.kind {
@@ -299,7 +311,7 @@ fn update(kind: OptimizerKind, h: &Hyper, steps: u64, param: &Param, grad: &Tens
             if let Some(step) = &state.step {
                 step.add_scalar_(1.0)?;
             }
-            let Some(squares) = &state.second else { return Ok(()) };
+            let Some(squares) = &state.second else { return Ok(None) };
             if kind.kind == Kind::AdaGrad {
                 squares.addcmul_(grad, grad, 1.0)?;
             } else {
@@ -309,9 +321,10 @@ fn update(kind: OptimizerKind, h: &Hyper, steps: u64, param: &Param, grad: &Tens
             let root = squares.sqrt()?;
             root.add_scalar_(h.eps)?;
             weight.addcdiv_(grad, &root, -h.lr)?;
+            return Ok(Some(root));
         }
         Kind::Adam | Kind::AdamW if fused => {
-            let (Some(first), Some(second)) = (&state.first, &state.second) else { return Ok(()) };
+            let (Some(first), Some(second)) = (&state.first, &state.second) else { return Ok(None) };
             let decay = if kind.kind == Kind::AdamW { decay(h, param) } else { 0.0 };
             let op = AdamW {
                 lr: h.lr,
@@ -326,12 +339,13 @@ fn update(kind: OptimizerKind, h: &Hyper, steps: u64, param: &Param, grad: &Tens
         }
         Kind::Adam | Kind::AdamW => {
             decay_and_average(kind.kind, h, param, grad, state)?;
-            let (Some(first), Some(second)) = (&state.first, &state.second) else { return Ok(()) };
+            let (Some(first), Some(second)) = (&state.first, &state.second) else { return Ok(None) };
             let (c1, c2) = corrections(h, steps);
             let root = second.sqrt()?.div_scalar(c2.sqrt())?;
             root.add_scalar_(h.eps)?;
             weight.addcdiv_(first, &root, -h.lr / c1)?;
+            return Ok(Some(root));
         }
     }
-    Ok(())
+    Ok(None)
 }

@@ -1,6 +1,7 @@
 //! A tensor and a number: add, multiply, power. The number costs no tensor.
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
+use crate::apply::apply_reusing;
 use crate::autograd::{Back, Grads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -161,6 +162,21 @@ impl Tensor {
     /// `x * c` in place.
     pub fn mul_scalar_(&self, c: f64) -> Result<Self> {
         self.scalar(ScalarKind::Mul, c, true)
+    }
+
+    /// `x * c`, taking over this tensor's storage if this is its last handle.
+    pub fn mul_scalar_reusing(self, c: f64) -> Result<Self> {
+        self.reusing(ScalarKind::Mul, c)
+    }
+
+    /// `x / c`, taking over this tensor's storage if this is its last handle.
+    pub fn div_scalar_reusing(self, c: f64) -> Result<Self> {
+        self.reusing(ScalarKind::Div, c)
+    }
+
+    fn reusing(self, kind: ScalarKind, value: f64) -> Result<Self> {
+        let op = Op::Scalar(Scalar { kind, value, in_place: false });
+        Ok(apply_reusing(op, smallvec![self], 0)?.swap_remove(0))
     }
 
     /// `x / c` in place.
