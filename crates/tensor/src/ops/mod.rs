@@ -291,4 +291,7 @@ ops! {
     nll_loss { NllLoss, NllLossBackward }
     /// Cross-entropy from logits.
     cross_entropy { CrossEntropy, CrossEntropyBackward }
+    // --- from outside
+    /// An op with its own cost rule.
+    custom { Custom }
 }

@@ -5,7 +5,12 @@
 //! away from it by `g.range`.
 
 use crate::inputs::Inputs;
-use napkin_tensor::{DType, Result, Tensor};
+use napkin_tensor::autograd::{Back, Grads};
+use napkin_tensor::kernel::Array;
+use napkin_tensor::ops::custom::CustomOp;
+use napkin_tensor::ops::{Outs, one_fresh, traffic};
+use napkin_tensor::{Cost, DType, Result, Spec, Tensor};
+use std::rc::Rc;
 
 /// An op on random operands.
 pub struct Row {
@@ -33,8 +38,40 @@ pub fn rows() -> Vec<Row> {
         .collect()
 }
 
+/// A vector from its end: a custom op that moves bytes and does no arithmetic.
+struct Reversed;
+
+impl CustomOp for Reversed {
+    fn name(&self) -> &'static str {
+        "reversed"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
+        one_fresh(inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        traffic(inputs, outputs)
+    }
+
+    fn run(&self, inputs: &[Array<f64>], outputs: &mut [Array<f64>]) -> Result<()> {
+        outputs[0].data = inputs[0].data.iter().rev().copied().collect();
+        Ok(())
+    }
+
+    fn differentiable(&self) -> u8 {
+        1
+    }
+
+    fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
+        let grad = Tensor::custom(Rc::new(Self), &[back.grad()?])?.remove(0);
+        Ok(std::iter::once(Some(grad)).collect())
+    }
+}
+
 fn movement() -> Vec<Row> {
     vec![
+        row("custom", |g| Ok(Tensor::custom(Rc::new(Reversed), &[&g.float(&[5])?])?.into_vec())),
         row("view", |g| Ok(vec![g.float(&[2, 6])?.reshape(&[3, 4])?])),
         row("permute", |g| {
             let shape = shape3(g);
