@@ -51,10 +51,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     };
     let mut moe = mixture(&counts, act, router, None);
     moe.layout = ExpertLayout::Stacked;
-    let form = BlockForm::Sequential {
-        n1: named("norm_attn_norm.norm_1", &norm),
-        n2: named("norm_attn_norm.norm_2", &norm),
-    };
+    let form =
+        BlockForm::Sequential { n1: named("norm_attn_norm.norm_1", &norm), n2: named("norm_attn_norm.norm_2", &norm) };
     let mut layer = sparse(attention, moe, form);
     layer.names = LayerNames { attention: "norm_attn_norm.attn", feed_forward: "ffn" };
     layer.dropout = r.float_or("resid_pdrop", 0.0, "off");

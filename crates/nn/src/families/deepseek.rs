@@ -2,14 +2,14 @@
 //! first layers.
 
 use super::common::{
-    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
-    rotary,
+    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
+    rope_theta, rotary,
 };
 use super::experts::{Counts, counts, extra_predictors, groups, mixed, mixture, router_extras, size_or_off, sparse};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, LatentSpec, LinearSpec, ModelSpec, NormSpec, Projection, RotaryForm, RotarySpec, RouterSpec,
-    Scores, SharedSpec,
+    Activation, AttentionSpec, LatentSpec, LinearSpec, ModelSpec, NormSpec, Projection, RotaryForm, RotarySpec,
+    RouterSpec, Scores, SharedSpec,
 };
 
 /// What the two versions read alike.
@@ -65,7 +65,10 @@ fn base(r: &mut Reader<'_>) -> Base {
     }
     r.check_product("the embedding table", &[("vocab_size", v), ("hidden_size", h)]);
     r.check_product("the queries", &[("hidden_size", h), ("num_attention_heads", a), ("qk_nope_head_dim", d)]);
-    r.check_product("the values", &[("kv_lora_rank", latent.kv_rank), ("num_attention_heads", a), ("v_head_dim", value_dim)]);
+    r.check_product(
+        "the values",
+        &[("kv_lora_rank", latent.kv_rank), ("num_attention_heads", a), ("v_head_dim", value_dim)],
+    );
     let s = Sizes { h, l, a, k: a, d, v };
     let f = intermediate_size(r, &s);
     let mut attention = attention(&s, false, false);
@@ -77,7 +80,12 @@ fn base(r: &mut Reader<'_>) -> Base {
     Base { s, f, act, norm, attention }
 }
 
-fn expert_counts(r: &mut Reader<'_>, h: u64, defaults: &Defaults, top_k: impl Fn(&mut Reader<'_>, u64) -> u64) -> Counts {
+fn expert_counts(
+    r: &mut Reader<'_>,
+    h: u64,
+    defaults: &Defaults,
+    top_k: impl Fn(&mut Reader<'_>, u64) -> u64,
+) -> Counts {
     let experts = r.size_or(["n_routed_experts", "num_experts", "num_local_experts"], defaults.experts, FAMILY);
     let top_k = top_k(r, experts);
     let f = r.size_or("moe_intermediate_size", defaults.f, FAMILY);
@@ -85,7 +93,14 @@ fn expert_counts(r: &mut Reader<'_>, h: u64, defaults: &Defaults, top_k: impl Fn
 }
 
 impl Base {
-    fn finish(self, r: &mut Reader<'_>, counts: &Counts, router: RouterSpec, bias: bool, defaults: &Defaults) -> ModelSpec {
+    fn finish(
+        self,
+        r: &mut Reader<'_>,
+        counts: &Counts,
+        router: RouterSpec,
+        bias: bool,
+        defaults: &Defaults,
+    ) -> ModelSpec {
         let shared = r.size_or("n_shared_experts", defaults.shared, FAMILY);
         let width = r.check_product(
             "the inner width of the shared experts",

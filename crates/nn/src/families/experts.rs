@@ -107,12 +107,19 @@ pub fn size_or_off(r: &mut Reader<'_>, key: &str, default: u64) -> Option<u64> {
 }
 
 /// Notes layers for multi-token prediction, which the reference does not build, with their size.
-pub fn extra_predictors(r: &mut Reader<'_>, key: impl Names, h: u64, layer: &LayerSpec, not_modelled: &mut Vec<String>) {
+pub fn extra_predictors(
+    r: &mut Reader<'_>,
+    key: impl Names,
+    h: u64,
+    layer: &LayerSpec,
+    not_modelled: &mut Vec<String>,
+) {
     let count = r.opt_count(key).unwrap_or(0);
     if count == 0 {
         return;
     }
-    let each = block_parameters(h, layer).saturating_add(2 * u128::from(h) * u128::from(h)).saturating_add(3 * u128::from(h));
+    let each =
+        block_parameters(h, layer).saturating_add(2 * u128::from(h) * u128::from(h)).saturating_add(3 * u128::from(h));
     let total = each.saturating_mul(u128::from(count));
     not_modelled.push(format!(
         "{count} layer(s) for multi-token prediction that the config announces: transformers does not build them either. \

@@ -1,8 +1,8 @@
 //! GLM-4.5 and later: grouped heads of which a part is rotated, DeepSeek-V3's router, dense first layers.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta, rotary,
-    rotary_dim, sizes_or,
+    FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
+    rotary, rotary_dim, sizes_or,
 };
 use super::experts::{counts, extra_predictors, groups, mixed, mixture, router_extras, sparse};
 use crate::config::Reader;

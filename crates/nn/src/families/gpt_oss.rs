@@ -1,7 +1,8 @@
 //! GPT-OSS: every other layer has a window, each head a learned sink, experts with biases and clamped gates.
 
 use super::common::{
-    FAMILY, FREE, alternate, attention, decoder, intermediate_size, pre_norm, rope_theta, rotary, sizes_or, sliding, window,
+    FAMILY, FREE, alternate, attention, decoder, intermediate_size, pre_norm, rope_theta, rotary, sizes_or, sliding,
+    window,
 };
 use super::experts::{counts, mixture, router_extras, sparse};
 use crate::config::Reader;

@@ -1,8 +1,8 @@
 //! Mixtral: Mistral's attention, a mixture in every block.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, decoder, equal, intermediate_size, pre_norm, rms, rope_theta, rotary, sizes_or,
-    window,
+    FAMILY, FREE, activation, attention, decoder, equal, intermediate_size, pre_norm, rms, rope_theta, rotary,
+    sizes_or, window,
 };
 use super::experts::{counts, mixture, router_extras, sparse};
 use crate::config::Reader;

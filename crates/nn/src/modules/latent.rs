@@ -41,9 +41,8 @@ impl Latent {
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &LatentSpec, attention: &AttentionSpec, h: u64) -> Result<Self> {
         let (a, n, r) = (attention.heads, spec.nope_dim, spec.rope_dim);
-        let map = |name, bias, input, output| {
-            Linear::new(b, &LinearSpec::new(name, bias), input, output, Init::FanIn(input))
-        };
+        let map =
+            |name, bias, input, output| Linear::new(b, &LinearSpec::new(name, bias), input, output, Init::FanIn(input));
         let q = match spec.q_rank {
             None => QueryMaps::Direct(map("q_proj", false, h, a * (n + r))?),
             Some(rank) => QueryMaps::Compressed(

@@ -115,7 +115,8 @@ impl Moe {
         let input = pick(f, rows, &sorted.owner)?; // r h
         let scale = pick(f, &weights, &sorted.order)?; // r
 
-        let input_bias = self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
+        let input_bias =
+            self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
         let mut maps = Vec::with_capacity(2);
         for weight in &self.experts.input {
             maps.push(self.map(f, &input, weight, false, &sorted.sizes)?);
@@ -179,9 +180,8 @@ impl Moe {
             ExpertGate::Clamped { limit, slope } if f.profile.is_hf() => clamped_gate(&last, width, limit, slope),
             ExpertGate::Clamped { limit, slope } => {
                 // A fused kernel keeps its input alone and makes the small parts anew in backward.
-                let region = move |t: &[Tensor]| {
-                    Ok(std::iter::once(clamped_gate(&t[0], width, limit, slope)?).collect())
-                };
+                let region =
+                    move |t: &[Tensor]| Ok(std::iter::once(clamped_gate(&t[0], width, limit, slope)?).collect());
                 Ok(checkpoint(&[&last], region)?.remove(0))
             }
         }
@@ -210,7 +210,8 @@ impl Experts {
             return Ok(Self { input, input_bias: None, down: stacked("w2", out)?, down_bias: None });
         }
         let out_in = spec.layout == ExpertLayout::OutIn;
-        let weight = |name, to, from, init| b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init);
+        let weight =
+            |name, to, from, init| b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init);
         Ok(Self {
             input: vec![weight("gate_up_proj", 2 * f, h, into)?],
             input_bias: bias("gate_up_proj_bias", 2 * f)?,
