@@ -69,6 +69,13 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         autograd::stop_if_complete(runtime, saves.inputs, saves.outputs, inputs)?;
     }
 
+    if let Some(mut outputs) = autograd::replay(runtime, &op, inputs, &outs) {
+        if let Some(needs) = wanted {
+            autograd::push(runtime, op, needs, inputs, &specs, &mut outputs)?;
+        }
+        return Ok(outputs);
+    }
+
     let mut outputs = Outputs::new();
     let mut reused = false;
     for out in &outs {
@@ -105,6 +112,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
             output.storage.bump_version();
         }
     }
+    autograd::note(runtime, &op, inputs, &outs, &outputs);
     if let Some(needs) = wanted {
         autograd::push(runtime, op, needs, inputs, &specs, &mut outputs)?;
     }

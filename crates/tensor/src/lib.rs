@@ -24,7 +24,7 @@ pub mod tensor;
 
 pub use apply::Outputs;
 pub use autocast::CastLists;
-pub use autograd::checkpoint;
+pub use autograd::{KeepSet, checkpoint, checkpoint_keeping};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use layout::{Dims, Layout};

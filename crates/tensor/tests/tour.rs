@@ -1,7 +1,7 @@
 //! A walk over the public surface, top to bottom.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use napkin_tensor::{DType, Device, Phase, Runtime, Tensor, checkpoint};
+use napkin_tensor::{DType, Device, KeepSet, Phase, Runtime, Tensor, checkpoint, checkpoint_keeping};
 
 fn grad(t: &Tensor) -> Vec<f64> {
     t.grad().unwrap().to_vec().unwrap()
@@ -65,6 +65,32 @@ fn checkpoint_gives_the_same_gradients_and_keeps_less() {
     assert_eq!(plain.0, run(true, true).0);
     assert!(kept.1 < plain.1);
     assert_eq!((plain.2, kept.2), (0, 3 * 2 * 2 * 4 * 4));
+}
+
+#[test]
+fn keeping_some_results_of_a_region_changes_no_number_and_saves_their_work() {
+    let run = |keep: KeepSet| {
+        let rt = Runtime::with_seed(Device::Cpu, 5);
+        let w = rt.randn(&[4, 4], DType::F64).unwrap().require_grad().unwrap();
+        let x = rt.randn(&[2, 4], DType::F64).unwrap();
+        let inner = w.clone();
+        // Ops of the region: 0 linear, 1 tanh, 2 linear, 3 exp, 4 add.
+        let block = move |t: &[Tensor]| {
+            let a = t[0].linear(&inner, None)?.tanh()?;
+            Ok(std::iter::once(a.linear(&inner, None)?.exp()?.add(&t[0])?).collect())
+        };
+        let y = checkpoint_keeping(&[&x], keep, block).unwrap().remove(0);
+        y.sum_all().unwrap().backward().unwrap();
+        let trace = rt.take_trace();
+        (grad(&w), trace.cost(|e| e.phase == Phase::Recompute).matmul / (2 * 2 * 4 * 4), rt.live_bytes())
+    };
+    let none = run(KeepSet::NONE);
+    assert_eq!(none.1, 2);
+    // The second linear's result is only needed to make the exponential.
+    let kept = run(KeepSet::NONE.with(3));
+    assert_eq!((kept.0.clone(), kept.1), (none.0.clone(), 1));
+    let both = run(KeepSet::NONE.with(1).with(3));
+    assert_eq!((both.0, both.1, both.2), (none.0, 0, none.2));
 }
 
 #[test]

@@ -3,12 +3,14 @@
 //! The nodes of the region stay on the tape, with placeholders where their saved tensors would be. The first placeholder
 //! that backward meets runs the region again, which fills all of them; each is dropped as soon as its node has run.
 
+use super::keep::{KeepSet, Selection};
 use super::{GradRef, Saved, Slot};
 use crate::apply::Outputs;
 use crate::autocast::CastLists;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::meter::{ModuleId, Phase};
+use crate::ops::{Op, Out};
 use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 use std::cell::{Cell, RefCell};
@@ -25,6 +27,8 @@ pub(super) struct Region {
     module: ModuleId,
     /// Number of tensors its nodes asked to keep.
     asked: Cell<usize>,
+    /// What is kept in spite of the checkpoint, and what need not run again because of it.
+    selection: Selection,
     /// The tensors, once it has been recomputed.
     made: RefCell<Option<Vec<Option<Saved>>>>,
 }
@@ -46,6 +50,20 @@ pub fn checkpoint<F>(inputs: &[&Tensor], forward: F) -> Result<Outputs>
 where
     F: Fn(&[Tensor]) -> Result<Outputs> + 'static,
 {
+    checkpoint_keeping(inputs, KeepSet::NONE, forward)
+}
+
+/// [`checkpoint`], keeping the results of some ops of the region: they are not run again, nor is what only they needed.
+///
+/// Ops are numbered in execution order within the region; casts of parameters by autocast have no number, since a cache
+/// decides whether they run.
+///
+/// # Errors
+/// Whatever `forward` refuses.
+pub fn checkpoint_keeping<F>(inputs: &[&Tensor], keep: KeepSet, forward: F) -> Result<Outputs>
+where
+    F: Fn(&[Tensor]) -> Result<Outputs> + 'static,
+{
     let runtime = inputs[0].runtime().clone();
     let owned: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
     if !runtime.grad_enabled() || runtime.tape().region.is_some() {
@@ -59,18 +77,21 @@ where
         module: runtime.module(),
         asked: Cell::new(0),
         made: RefCell::new(None),
+        selection: Selection::new(keep),
         forward: Box::new(forward),
     });
     runtime.tape().region = Some(Running::Forward(region.clone()));
     let outputs = (region.forward)(&owned);
     runtime.tape().region = None;
+    region.selection.decide();
     outputs
 }
 
 /// A placeholder for a tensor of the region whose forward is running; `None` outside of regions.
-pub(super) fn placeholder(runtime: &Runtime) -> Option<Slot> {
+pub(super) fn placeholder(runtime: &Runtime, tensor: &Tensor) -> Option<Slot> {
     let tape = runtime.tape();
     let Some(Running::Forward(region)) = &tape.region else { return None };
+    region.selection.mark_saved(tensor);
     let at = region.asked.get();
     region.asked.set(at + 1);
     Some(Slot::Region(region.clone(), at))
@@ -135,6 +156,22 @@ pub(super) fn unpack(runtime: &Runtime, region: &Rc<Region>, at: usize) -> Resul
     ))
 }
 
+/// Notes an op of the region whose forward is running, before it goes on the tape.
+pub(crate) fn note(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) {
+    let region = match &runtime.tape().region {
+        Some(Running::Forward(region)) if !region.selection.is_empty() => region.clone(),
+        _ => return,
+    };
+    region.selection.note(op, inputs, outs, outputs);
+}
+
+/// The results of an op of a region that is recomputed, if it need not run: kept ones, or stand-ins without bytes that
+/// nothing reads.
+pub(crate) fn replay(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) -> Option<Outputs> {
+    let region = recomputing(runtime)?;
+    if region.selection.is_empty() { None } else { region.selection.replay(runtime, op, inputs, outs) }
+}
+
 fn recompute(runtime: &Runtime, region: &Rc<Region>) -> Result<()> {
     let inputs: Vec<Tensor> = region
         .inputs
@@ -150,6 +187,7 @@ fn recompute(runtime: &Runtime, region: &Rc<Region>) -> Result<()> {
     let site = runtime.set_random_site(region.random_site);
     let grad = runtime.set_grad_enabled(true);
     runtime.tape().region = Some(Running::Recompute(region.clone()));
+    region.selection.rewind();
     let run = || (region.forward)(&inputs);
     let result = match region.autocast {
         Some((low, lists)) => runtime.with_autocast(low, lists, run),
@@ -160,6 +198,8 @@ fn recompute(runtime: &Runtime, region: &Rc<Region>) -> Result<()> {
     runtime.set_random_site(site);
     runtime.set_module(module);
     runtime.set_phase(phase);
+    // What was kept is now where backward looks for it.
+    region.selection.release();
     match result {
         Ok(_) | Err(Error::StopRecompute) => {
             region.made.borrow_mut().get_or_insert_default();

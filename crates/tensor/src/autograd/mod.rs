@@ -5,10 +5,12 @@
 
 mod backward;
 mod checkpoint;
+mod keep;
 
 pub use backward::Back;
-pub use checkpoint::checkpoint;
-pub(crate) use checkpoint::stop_if_complete;
+pub use checkpoint::{checkpoint, checkpoint_keeping};
+pub(crate) use checkpoint::{note, replay, stop_if_complete};
+pub use keep::KeepSet;
 
 use checkpoint::{Region, Running};
 
@@ -175,7 +177,7 @@ pub(crate) fn push(
     let role = runtime.saved_role();
     let keep = |bits: u8, i: usize, t: &Tensor| {
         (i < 8 && bits & (1 << i) != 0)
-            .then(|| checkpoint::placeholder(runtime).unwrap_or_else(|| Slot::Kept(Saved::new(t, role))))
+            .then(|| checkpoint::placeholder(runtime, t).unwrap_or_else(|| Slot::Kept(Saved::new(t, role))))
     };
     let node = Node {
         inputs: inputs
