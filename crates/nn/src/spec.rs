@@ -557,8 +557,8 @@ impl Activation {
     }
 
     /// Names accepted in a config.
-    pub const NAMES: [&'static str; 10] =
-        ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh", "relu", "relu2", "quick_gelu"];
+    pub const NAMES: [&'static str; 9] =
+        ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh", "relu", "relu2"];
 }
 
 impl ModelSpec {

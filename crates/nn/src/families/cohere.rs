@@ -1,12 +1,11 @@
 //! Cohere Command R: attention and MLP side by side behind one norm, layer norms without bias, scaled logits.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, named, rope_theta, rotary, sizes,
+    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, named, rope_theta,
+    rotary, sizes,
 };
 use crate::config::Reader;
-use crate::spec::{
-    BlockForm, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace, RotaryPrecision, RotarySpec,
-};
+use crate::spec::{BlockForm, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace, RotaryPrecision, RotarySpec};
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);

@@ -2,7 +2,8 @@
 
 use crate::config::{Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
+    Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames,
+    LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
     QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec,
 };
 use std::rc::Rc;
@@ -145,7 +146,7 @@ pub fn activation(r: &mut Reader<'_>, key: &str, default: &'static str) -> Activ
     let mut names: Vec<&'static str> = vec![default];
     names.extend(Activation::NAMES.iter().filter(|n| **n != default));
     let name = r.choice(key, &names, "the default of the family");
-    Activation::parse(&name).unwrap_or(Activation::Silu)
+    Activation::parse(name).unwrap_or(Activation::Silu)
 }
 
 /// An RMS norm as Llama has it.
@@ -166,7 +167,8 @@ pub fn rope_theta(r: &mut Reader<'_>, default: f64) -> f64 {
 
 /// Width of the rotated part of a head: `partial_rotary_factor` of it.
 pub fn rotary_dim(r: &mut Reader<'_>, d: u64, default: f64) -> u64 {
-    let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"];
+    let names =
+        ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"];
     let factor = r.float_or(names, default, FAMILY);
     let dim = (d as f64 * factor) as u64;
     if factor <= 0.0 || dim < 2 || dim > d {
@@ -216,12 +218,7 @@ pub fn sizes_under(r: &mut Reader<'_>, width: &[&str], layers: &[&str], heads: &
 
 /// Sizes under GPT-2's keys.
 pub fn gpt_sizes(r: &mut Reader<'_>) -> Sizes {
-    sizes_under(
-        r,
-        &["n_embd", "hidden_size"],
-        &["n_layer", "num_hidden_layers"],
-        &["n_head", "num_attention_heads"],
-    )
+    sizes_under(r, &["n_embd", "hidden_size"], &["n_layer", "num_hidden_layers"], &["n_head", "num_attention_heads"])
 }
 
 /// Sizes under Llama's keys, of a family that has neither `num_key_value_heads` nor `head_dim`.
@@ -284,13 +281,7 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
 }
 
 /// A plain MLP under the names of its two maps.
-pub fn plain_mlp(
-    intermediate_size: u64,
-    act: Activation,
-    up: &'static str,
-    down: &'static str,
-    bias: bool,
-) -> MlpSpec {
+pub fn plain_mlp(intermediate_size: u64, act: Activation, up: &'static str, down: &'static str, bias: bool) -> MlpSpec {
     MlpSpec {
         intermediate_size,
         act,
@@ -340,5 +331,5 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: 
 
 /// `num_hidden_layers` equal layers.
 pub fn equal(s: &Sizes, layer: LayerSpec) -> Vec<Rc<LayerSpec>> {
-    vec![Rc::new(layer); s.l as usize]
+    std::iter::repeat_n(Rc::new(layer), s.l as usize).collect()
 }

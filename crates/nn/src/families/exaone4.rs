@@ -2,8 +2,8 @@
 //! without window and without rotary embedding.
 
 use super::common::{
-    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, post_norm, rms, rope_theta, rotary,
-    sizes_or, sliding, window,
+    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, post_norm, rms, rope_theta,
+    rotary, sizes_or, sliding, window,
 };
 use crate::config::Reader;
 use crate::spec::{ModelSpec, QkNorm, QkNormPlace};

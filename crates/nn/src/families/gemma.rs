@@ -1,8 +1,8 @@
 //! Gemma: norm weights count from one, the embedding is scaled by the root of the width, heads of 256.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rope_theta, rotary,
-    sizes_or,
+    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rope_theta,
+    rotary, sizes_or,
 };
 use crate::config::Reader;
 use crate::spec::{Activation, ModelSpec, NormKind, NormSpec};

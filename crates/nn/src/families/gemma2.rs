@@ -1,8 +1,8 @@
 //! Gemma 2: norms before and after each branch, capped scores and logits, every other layer with a window.
 
 use super::common::{
-    FAMILY, activation, alternate, attention, block, decoder, float_or_off, gated_mlp, intermediate_size, named, rope_theta,
-    rotary, sizes_or, sliding, window,
+    FAMILY, activation, alternate, attention, block, decoder, float_or_off, gated_mlp, intermediate_size, named,
+    rope_theta, rotary, sizes_or, sliding, window,
 };
 use super::gemma;
 use crate::config::Reader;

@@ -2,8 +2,8 @@
 //! each kind.
 
 use super::common::{
-    FAMILY, Given, activation, alternate, attention, block, decoder, gated_mlp, heads, intermediate_size, rotary, sliding,
-    window,
+    FAMILY, Given, activation, alternate, attention, block, decoder, gated_mlp, heads, intermediate_size, rotary,
+    sliding, window,
 };
 use super::{gemma, gemma2};
 use crate::config::Reader;

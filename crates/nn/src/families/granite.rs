@@ -1,8 +1,8 @@
 //! Granite: Llama with constants on the embedding, the scores, both branches and the logits.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
-    rotary, sizes,
+    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms,
+    rope_theta, rotary, sizes,
 };
 use crate::config::Reader;
 use crate::spec::ModelSpec;

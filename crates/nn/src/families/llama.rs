@@ -2,7 +2,7 @@
 
 use super::common::{activation, attention, gated_mlp, named, rms, rope_theta, rotary, sizes};
 use crate::config::Reader;
-use crate::spec::{BlockForm, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, ModelNames, ModelSpec};
+use crate::spec::{BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames, LayerSpec, ModelNames, ModelSpec};
 use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -36,7 +36,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         family: String::new(),
         hidden_size: s.h,
         vocab_size: s.v,
-        embedding: Default::default(),
+        embedding: EmbeddingSpec::default(),
         layers: vec![layer; s.l as usize],
         final_norm: Some(norm),
         head: HeadSpec { tied, ..HeadSpec::default() },

@@ -1,8 +1,8 @@
 //! Mistral: Llama with a window over every layer; a `null` window is none, an absent one 4096.
 
 use super::common::{
-    FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms, rope_theta, rotary,
-    sizes_or, window,
+    FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
+    rotary, sizes_or, window,
 };
 use crate::config::Reader;
 use crate::spec::ModelSpec;

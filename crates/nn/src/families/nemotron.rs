@@ -1,7 +1,8 @@
-//! Nemotron and Minitron: layer norms whose weight counts from one, squared ReLU in a plain MLP, half of each head rotated.
+//! Nemotron and Minitron: layer norms whose weight counts from one, `relu2` in a plain MLP, half of each head rotated.
 
 use super::common::{
-    FREE, activation, attention, block, decoder, equal, intermediate_size, pre_norm, rope_theta, rotary, rotary_dim, sizes,
+    FREE, activation, attention, block, decoder, equal, intermediate_size, pre_norm, rope_theta, rotary, rotary_dim,
+    sizes,
 };
 use crate::config::Reader;
 use crate::spec::{LinearSpec, MlpInput, MlpSpec, ModelSpec, NormKind, NormSpec, RotaryJoin, RotarySpec};

@@ -1,8 +1,8 @@
 //! OLMo 2 and 3: norms after each branch, queries and keys normalised over all heads; OLMo 3 adds windows.
 
 use super::common::{
-    FREE, Sizes, activation, alternate, attention, block, decoder, equal, gated_mlp, intermediate_size, post_norm, rotary,
-    rope_theta, sizes, sliding, window,
+    FREE, Sizes, activation, alternate, attention, block, decoder, equal, gated_mlp, intermediate_size, post_norm,
+    rope_theta, rotary, sizes, sliding, window,
 };
 use crate::config::Reader;
 use crate::spec::{

@@ -1,8 +1,8 @@
 //! Qwen 2 and 2.5: biases on queries, keys and values that no key announces; windows in upper layers if switched on.
 
 use super::common::{
-    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta, rotary,
-    sizes_or, sliding, window,
+    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
+    rotary, sizes_or, sliding, window,
 };
 use crate::config::Reader;
 use crate::spec::{LinearSpec, ModelSpec};

@@ -1,8 +1,8 @@
 //! Qwen 3: a norm on the queries and keys of every head, head size apart from the width.
 
 use super::common::{
-    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta, rotary,
-    sizes_or,
+    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
+    rotary, sizes_or,
 };
 use super::qwen2::upper_windows;
 use crate::config::Reader;

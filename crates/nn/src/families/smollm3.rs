@@ -1,8 +1,8 @@
 //! SmolLM 3: Llama whose every fourth layer has no rotary embedding.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta, rotary,
-    sizes_or, sliding, window,
+    FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
+    rotary, sizes_or, sliding, window,
 };
 use crate::config::Reader;
 use crate::spec::ModelSpec;
@@ -44,7 +44,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             Rc::new(block(attention, gated_mlp(f, act, mlp_bias), pre_norm(&norm)))
         })
         .collect();
-    let kind = |(i, &windowed): (usize, &bool)| kinds[2 * usize::from(has_rope(i as u64)) + usize::from(windowed)].clone();
+    let kind =
+        |(i, &windowed): (usize, &bool)| kinds[2 * usize::from(has_rope(i as u64)) + usize::from(windowed)].clone();
     let layers = slides.iter().enumerate().map(kind).collect();
     decoder(r, &s, layers, norm, tied)
 }

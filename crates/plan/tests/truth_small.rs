@@ -1,0 +1,71 @@
+//! Variants of the dense families that no published config of the reference tables has: windows below the sequence
+//! length, partial rotation, clamped queries, norms on queries, large heads.
+//!
+//! `truth/small.csv` was measured as the tables of `truth.rs` were (PyTorch 2.15, transformers 5.24, fake tensors on a
+//! CPU): batch 2, 192 tokens, one step with gradients, dropout off.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use napkin_plan::sharding::Sharding;
+use napkin_plan::timeline::Timeline;
+use nn::config::Config;
+use nn::families;
+use nn::optim::OptimizerKind;
+use nn::step::{self, Precision, StepOptions, Until};
+use nn::{Profile, Recompute};
+use std::fs;
+use std::path::PathBuf;
+use tensor::{CastLists, Phase};
+
+/// Largest difference of bytes, of the reference. The counts of parameters and FLOP are equal.
+const ALLOWED: f64 = 0.001;
+
+#[test]
+fn small_variants_match() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/truth");
+    let table = fs::read_to_string(folder.join("small.csv")).unwrap();
+    let mut wrong = Vec::new();
+    for row in table.lines().skip(1) {
+        let cells: Vec<&str> = row.split(',').collect();
+        let number = |i: usize| cells[i].parse::<u64>().unwrap();
+        let file = format!("{}.json", cells[0]);
+        let (config, problems) = Config::parse(&file, &fs::read(folder.join("small").join(&file)).unwrap());
+        let config = config.unwrap_or_else(|| panic!("{problems}"));
+        let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let options = StepOptions {
+            batch: 2,
+            seq_len: 192,
+            profile: cells[1].parse::<Profile>().unwrap(),
+            precision: cells[2].parse::<Precision>().unwrap(),
+            optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
+            recompute: if cells[3] == "1" { Recompute::Full } else { Recompute::None },
+            grad_accum_steps: 1,
+            autocast: CastLists::Cpu,
+            steps: 1,
+            warm: false,
+            dropout: false,
+            until: Until::Backward,
+        };
+        let traced = step::trace(&loaded.spec, &options).unwrap();
+        let params: u64 = traced.params.iter().map(|p| p.elements).sum();
+        let flop = |phases: &[Phase]| traced.trace.cost(|e| phases.contains(&e.phase)).matmul_dense;
+        let (forward, backward) = (flop(&[Phase::Forward]), flop(&[Phase::Backward, Phase::Recompute]));
+        let counts = (params, forward, backward);
+        let expected = (number(4), u128::from(number(5)), u128::from(number(6)));
+        if counts != expected {
+            wrong.push(format!("{}: {counts:?}, reference {expected:?}", cells[..4].join(" ")));
+        }
+        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.layers).phases;
+        let phase = |name| phases.iter().find(|p| p.name == name).unwrap();
+        let (fwd, bwd) = (phase("fwd1"), phase("bwd1"));
+        let bytes = [fwd.peak_bytes, fwd.end_bytes(), bwd.peak_bytes, bwd.end_bytes()];
+        for ((got, column), name) in bytes.into_iter().zip(7..).zip(["fwd1 peak", "fwd1 end", "bwd1 peak", "bwd1 end"])
+        {
+            let error = (got as f64 - number(column) as f64) / number(column) as f64;
+            if error.abs() > ALLOWED {
+                let (row, want) = (cells[..4].join(" "), number(column));
+                wrong.push(format!("{row} {name}: {got}, reference {want} ({:+.2} %)", 100.0 * error));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}
