@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use tensor::{CastLists, DType, Result, Runtime, Tensor};
+use tensor::{CastLists, DType, KeepSet, Result, Runtime, Tensor};
 
 /// Which implementation of the same mathematics runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +63,8 @@ pub enum Recompute {
     Selective,
     /// Every block.
     Full,
+    /// Every block, but for the results of these of its ops: what costs most to redo for its bytes.
+    Budget(KeepSet),
 }
 
 impl Recompute {
@@ -72,6 +74,16 @@ impl Recompute {
             Self::None => "none",
             Self::Selective => "selective",
             Self::Full => "full",
+            Self::Budget(_) => "budget",
+        }
+    }
+
+    /// What is kept of a block that is run again; `None` if blocks are not.
+    pub fn whole_blocks(self) -> Option<KeepSet> {
+        match self {
+            Self::None | Self::Selective => None,
+            Self::Full => Some(KeepSet::NONE),
+            Self::Budget(keep) => Some(keep),
         }
     }
 }
@@ -178,7 +190,11 @@ impl Forward {
     ///
     /// # Shapes
     /// fused: `seq dim`; hf: `1 seq dim`
-    pub fn rotary(&self, spec: &RotarySpec, make: impl FnOnce() -> Result<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
+    pub fn rotary(
+        &self,
+        spec: &RotarySpec,
+        make: impl FnOnce() -> Result<(Tensor, Tensor)>,
+    ) -> Result<(Tensor, Tensor)> {
         let key = (spec.table, spec.dim);
         if let Some(hit) = self.tables.borrow().rotary.get(&key) {
             return Ok(hit.clone());

@@ -1,11 +1,11 @@
 //! A whole decoder-only language model.
 
-use crate::context::{Forward, Recompute};
-use crate::modules::{Block, Linear, Norm, hf};
+use crate::context::Forward;
+use crate::modules::{Block, Linear, Norm, hf, rotary};
 use crate::param::{Builder, Init, Param, ParamKind};
 use crate::spec::{AttentionSteps, LearnedPositions, LinearSpec, ModelSpec};
 use std::rc::Rc;
-use tensor::{DType, Result, Runtime, Tensor, checkpoint};
+use tensor::{DType, Result, Runtime, Tensor, checkpoint_keeping};
 
 /// A model with its parameters.
 pub struct Model {
@@ -48,7 +48,9 @@ impl Model {
             }
         };
         let project = |name, from, to| -> Result<Option<Linear>> {
-            (width != h).then(|| Linear::new(&b, &LinearSpec::new(name, false), from, to, Init::FanIn(from))).transpose()
+            (width != h)
+                .then(|| Linear::new(&b, &LinearSpec::new(name, false), from, to, Init::FanIn(from)))
+                .transpose()
         };
         let project_in = project("project_in", width, h)?;
         let embed_norm = match &spec.embedding.norm {
@@ -61,8 +63,7 @@ impl Model {
             let _scope = runtime.scope(i.to_string());
             blocks.push(Block::new(&b, layer, h, layers)?);
         }
-        let final_norm =
-            spec.final_norm.as_ref().map(|norm| Norm::new(&b, spec.names.norm, norm, &[h])).transpose()?;
+        let final_norm = spec.final_norm.as_ref().map(|norm| Norm::new(&b, spec.names.norm, norm, &[h])).transpose()?;
         let project_out = project("project_out", h, width)?;
         if let (Some(layer), Some(count)) = (spec.layers.first(), spec.max_positions)
             && let (AttentionSteps::GptJ, Some(rotary)) = (layer.attention.steps, &layer.attention.rotary)
@@ -133,14 +134,16 @@ impl Model {
         let (mut x, embedded) = self.embed(f, tokens)?;
         if f.profile.is_hf() {
             hf::prepare(f, &self.spec.layers, x.dtype())?;
+        } else {
+            rotary::prepare(f, &self.spec.layers, f.activation_dtype(&x))?;
         }
         for (i, block) in self.blocks.iter().enumerate() {
             let _list = f.runtime.scope(self.spec.names.layers);
             let _scope = f.runtime.scope(i.to_string());
-            x = if f.recompute == Recompute::Full {
+            x = if let Some(keep) = f.recompute.whole_blocks() {
                 let (block, forward) = (block.clone(), f.held(block.attention()));
                 let region = move |t: &[Tensor]| Ok(std::iter::once(block.forward(&forward, t[0].clone())?).collect());
-                checkpoint(&[&x], region)?.remove(0)
+                checkpoint_keeping(&[&x], keep, region)?.remove(0)
             } else {
                 block.forward(f, x)?
             };

@@ -27,6 +27,7 @@ pub mod fit;
 pub mod fleet;
 pub mod flops;
 pub mod formulas;
+pub mod frontier;
 pub mod hardware;
 pub mod hw_report;
 pub mod largest;

@@ -16,6 +16,7 @@ mod mfu;
 mod models;
 mod params;
 mod plan;
+mod recompute;
 mod time;
 
 use ::plan::report::Report;
@@ -35,6 +36,8 @@ pub enum Command {
     Flops(flops::Flops),
     /// Memory per device, line by line, at the peak
     Ledger(ledger::Ledger),
+    /// What recomputation buys: bytes kept against work done again
+    Recompute(recompute::Recompute),
     /// How long a run takes, what it costs, or which MFU a deadline asks for
     Time(time::Time),
     /// The largest parameter count that fits, or whether one does
@@ -68,6 +71,7 @@ impl Command {
             Self::Params(params) => params.report(depth),
             Self::Flops(flops) => flops.report(depth),
             Self::Ledger(ledger) => ledger.report(depth),
+            Self::Recompute(recompute) => recompute.report(),
             Self::Time(time) => time.report(),
             Self::Fit(fit) => fit.report(),
             Self::Mfu(mfu) => mfu.report(),

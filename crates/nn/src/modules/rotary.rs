@@ -3,7 +3,8 @@
 pub mod hf;
 
 use crate::context::Forward;
-use crate::spec::RotarySpec;
+use crate::spec::{LayerSpec, RotarySpec};
+use std::rc::Rc;
 use tensor::ops::rope::RopeStyle;
 use tensor::{DType, Result, Tensor};
 
@@ -20,6 +21,17 @@ pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType
     let turned = q.rope(&cos, &sin, spec.dim, style)?;
     drop(q);
     Ok((turned, k.rope(&cos, &sin, spec.dim, style)?))
+}
+
+/// Makes the tables of all blocks before the first: then equal blocks run equal ops.
+///
+/// # Errors
+/// None beyond those of creating a tensor.
+pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
+    for spec in layers.iter().filter_map(|layer| layer.attention.rotary.as_ref()) {
+        f.rotary(spec, || tables(f, spec, dtype))?;
+    }
+    Ok(())
 }
 
 /// Cosine and sine of `position * theta^(-2i/dim)`.

@@ -1,0 +1,44 @@
+//! `napkin recompute MODEL --hw h100-sxm -n 8 --zero 3`.
+
+use clap::Args;
+use nn::step::StepOptions;
+use plan::report::Report;
+use units::{Bytes, Diagnostics};
+
+use crate::args::FleetArgs;
+use crate::parse::Reader;
+use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+
+/// What recomputation buys: bytes kept against work done again.
+#[derive(Debug, Args)]
+pub struct Recompute {
+    /// The model
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Bytes the peak must stay within [default: the memory of --hw]
+    #[arg(long, value_name = "BYTES")]
+    pub budget: Option<String>,
+    /// The step
+    #[command(flatten)]
+    pub step: StepArgs,
+    /// The layout
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Devices
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+}
+
+impl Recompute {
+    /// Answers it.
+    pub fn report(&self) -> Result<Report, Diagnostics> {
+        let model = self.model.load()?;
+        let mut read = Reader::default();
+        let (hardware, devices) = read.device(&self.fleet);
+        let budget = read.flag::<Bytes>("--budget", self.budget.as_deref());
+        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let options = StepOptions { steps: 1, warm: true, ..options };
+        let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
+        plan::frontier::report(&model, &read.finish(Some(request))?, budget)
+    }
+}
