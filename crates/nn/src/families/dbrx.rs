@@ -1,13 +1,12 @@
 //! DBRX: one clipped projection for queries, keys and values; experts stacked in one matrix per map.
 
-use super::common::{FAMILY, FREE, Sizes, activation, attention, decoder, named, rope_theta, rotary};
+use super::common::{FAMILY, FREE, Sizes, activation, attention, decoder, equal, named, rope_theta, rotary};
 use super::experts::{counts, mixture, router_extras, sparse};
 use crate::config::{Part, Reader};
 use crate::spec::{
     BlockForm, ExpertLayout, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, Projection,
     RouterSpec,
 };
-use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let h = r.size(["d_model", "hidden_size"]);
@@ -56,7 +55,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut layer = sparse(attention, moe, form);
     layer.names = LayerNames { attention: "norm_attn_norm.attn", feed_forward: "ffn" };
     layer.dropout = r.float_or("resid_pdrop", 0.0, "off");
-    let mut spec = decoder(r, &s, vec![Rc::new(layer); l as usize], norm, false);
+    let mut spec = decoder(r, &s, equal(&s, layer), norm, false);
     spec.max_positions = r.opt_size(["max_seq_len", "max_position_embeddings"]);
     spec.names =
         ModelNames { body: "transformer", embed: "wte", layers: "blocks", norm: "norm_f", ..ModelNames::default() };

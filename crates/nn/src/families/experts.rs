@@ -3,7 +3,7 @@
 use super::common::{FAMILY, FREE, is_null};
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, ExpertGroups, FeedForwardSpec, LatentSpec, LayerNames, LayerSpec, MoeSpec,
+    Activation, AttentionSpec, BlockForm, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LatentSpec, LayerNames, LayerSpec, MoeSpec,
     Projection, RouterSpec, SharedSpec,
 };
 use std::rc::Rc;
@@ -41,8 +41,8 @@ pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Opt
         act,
         router,
         shared,
-        layout: Default::default(),
-        gate: Default::default(),
+        layout: ExpertLayout::default(),
+        gate: ExpertGate::default(),
         expert_bias: false,
         name: "experts",
     }

@@ -88,6 +88,8 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     for (key, spec) in masks {
         if f.profile == Profile::HfEager {
             additive_mask_as(f, key, spec, dtype)?;
+        } else if key == SPARE_MASK {
+            f.mask(key, || f.runtime.no_grad(|| allowed_pairs(f, spec)))?;
         } else if needs_mask(f, spec) {
             allowed_mask(f, spec)?;
         }

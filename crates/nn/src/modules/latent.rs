@@ -87,7 +87,7 @@ impl Latent {
         let wide = k_rot.expand(&[b, a, s, r])?.to_dtype(kv[0].dtype())?;
         let keys = f.runtime.without_autocast(|| Tensor::cat(&[&kv[0], &wide], -1))?;
         let held = if f.profile.is_hf() {
-            vec![q[0].clone(), q_rot, k_rot, queries.clone(), keys.clone(), kv[1].clone()]
+            vec![low[0].clone(), latent, q[0].clone(), q_rot, k_rot, queries.clone(), keys.clone(), kv[1].clone()]
         } else {
             Vec::new()
         };

@@ -44,8 +44,6 @@ struct Rows {
     order: Tensor,
     /// `r`: expert of each sorted row.
     expert: Tensor,
-    /// `r`: token of each sorted row.
-    owner: Tensor,
     /// `e`: rows of each expert.
     sizes: Tensor,
     /// Lives as long in the reference.
@@ -91,16 +89,12 @@ impl Moe {
             self.routed(f, &rows, &routed.weights, &routed.chosen)?
         };
         let Some(shared) = &self.shared else { return out.view(&[b, s, h]) };
-        match (early, &shared.gate) {
-            (Some(early), Some(gate)) => {
-                let early = gate.forward(f, &rows)?.sigmoid()?.mul(&early)?;
-                out.add(&early)?.view(&[b, s, h])
-            }
-            _ => {
-                let out = out.view(&[b, s, h])?;
-                out.add(&shared.forward(f, x)?)
-            }
+        if let (Some(early), Some(gate)) = (early, &shared.gate) {
+            let early = gate.forward(f, &rows)?.sigmoid()?.mul(&early)?;
+            return out.add(&early)?.view(&[b, s, h]);
         }
+        let out = out.view(&[b, s, h])?;
+        out.add(&shared.forward(f, x)?)
     }
 
     /// Rows sorted by expert through the experts' maps, weighted and summed back per token.
@@ -111,8 +105,9 @@ impl Moe {
         let (tokens, h, k) = (rows.size(0), rows.size(1), self.spec.top_k);
         let routed = tokens * k;
         let weights = weights.reshape(&[routed])?;
-        let sorted = sort_rows(f, &chosen.reshape(&[routed])?, k, self.spec.experts)?;
-        let input = pick(f, rows, &sorted.owner)?; // r h
+        let (sorted, owner) = sort_rows(f, &chosen.reshape(&[routed])?, k, self.spec.experts)?;
+        let input = pick(f, rows, &owner)?; // r h
+        drop(owner);
         let scale = pick(f, &weights, &sorted.order)?; // r
 
         let input_bias =
@@ -131,11 +126,12 @@ impl Moe {
         if let Some(bias) = &down_bias {
             out = out.add(bias)?;
         }
-        out = out.mul(&scale.unsqueeze(-1)?)?;
+        // The reference's `proj_out` lives to the end of its function.
+        let mut weighted = out.mul(&scale.unsqueeze(-1)?)?;
         // Back to the order of tokens: a sum over k, where adding rows would have to keep them.
         let inverse = f.runtime.no_grad(|| sorted.order.argsort())?;
-        out = pick(f, &out, &inverse)?;
-        out.view(&[tokens, k, h])?.sum(&[1], false)?.to_dtype(rows.dtype())
+        weighted = pick(f, &weighted, &inverse)?;
+        weighted.view(&[tokens, k, h])?.sum(&[1], false)?.to_dtype(rows.dtype())
     }
 
     /// One grouped product. The reference's is on none of autocast's lists: it runs in the dtype of the weight.
@@ -226,11 +222,11 @@ fn pick(f: &Forward, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     if f.profile.is_hf() { table.index(index) } else { table.embedding(index) }
 }
 
-/// Sorts routed rows by their expert.
+/// Sorts routed rows by their expert; the token of each sorted row beside it.
 ///
 /// # Shapes
-/// `r` (i64)
-fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> Result<Rows> {
+/// `r` (i64) -> `r` (i64)
+fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> Result<(Rows, Tensor)> {
     f.runtime.no_grad(|| {
         let order = chosen.argsort()?;
         let expert = chosen.gather(0, &order)?;
@@ -238,7 +234,7 @@ fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> Result<Rows>
         // PyTorch's histogram wants floats on a CPU.
         let counted = f.profile.is_hf().then(|| expert.to_dtype(DType::F32)).transpose()?;
         let sizes = expert.bincount(experts)?.to_dtype(DType::I32)?;
-        Ok(Rows { order, expert, owner, sizes, _counted: counted })
+        Ok((Rows { order, expert, sizes, _counted: counted }, owner))
     })
 }
 
