@@ -73,7 +73,7 @@ fn a_mixture_is_charged_for_its_active_experts() {
     assert!((flop as f64 / 79.98e12 - 1.0).abs() < 1e-4);
 }
 
-/// NeMo-RL issue 1144: `intermediate_size` with one expert gives the right number wherever top_k x width equals it, so
+/// `NeMo-RL` issue 1144: `intermediate_size` with one expert gives the right number wherever `top_k` x width equals it, so
 /// the test must use a config where they differ.
 #[test]
 fn the_width_of_an_expert_is_its_own() {
@@ -128,7 +128,8 @@ fn experts_have_the_names_of_checkpoints() {
         "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 10"#;
     let experts = r#""num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 6, "first_k_dense_replace": 0"#;
-    let table: &[(&str, &[(&str, &[u64])])] = &[
+    type Shapes<'a> = &'a [(&'a str, &'a [u64])];
+    let table: &[(&str, Shapes<'_>)] = &[
         (
             "mixtral",
             &[

@@ -19,7 +19,7 @@ pub struct Latent {
 #[derive(Clone, Debug)]
 enum QueryMaps {
     Direct(Linear),
-    Compressed(Linear, Norm, Linear),
+    Compressed(Box<(Linear, Norm, Linear)>),
 }
 
 /// Queries, keys and values, and what the reference keeps until attention is over.
@@ -45,11 +45,11 @@ impl Latent {
             |name, bias, input, output| Linear::new(b, &LinearSpec::new(name, bias), input, output, Init::FanIn(input));
         let q = match spec.q_rank {
             None => QueryMaps::Direct(map("q_proj", false, h, a * (n + r))?),
-            Some(rank) => QueryMaps::Compressed(
+            Some(rank) => QueryMaps::Compressed(Box::new((
                 map("q_a_proj", spec.bias, h, rank)?,
                 Norm::new(b, "q_a_layernorm", &spec.norm, &[rank])?,
                 map("q_b_proj", false, rank, a * (n + r))?,
-            ),
+            ))),
         };
         Ok(Self {
             q,
@@ -66,7 +66,8 @@ impl Latent {
         let (n, r, dv) = (self.spec.nope_dim, self.spec.rope_dim, attention.value_dim);
         let q = match &self.q {
             QueryMaps::Direct(map) => map.forward(f, x)?,
-            QueryMaps::Compressed(down, norm, up) => {
+            QueryMaps::Compressed(maps) => {
+                let (down, norm, up) = &**maps;
                 let low = down.forward(f, x)?;
                 up.forward(f, &norm.forward(f, &low)?)?
             }
