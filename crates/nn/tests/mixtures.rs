@@ -10,6 +10,9 @@ use std::path::PathBuf;
 use tensor::meter::{MemoryChange, Role};
 use tensor::{CastLists, Op, Phase, Trace};
 
+/// Parameter names inside a block, with their shapes.
+type Shapes<'a> = &'a [(&'a str, &'a [u64])];
+
 fn load(json: &str) -> Loaded {
     let (config, problems) = Config::parse("config.json", json.as_bytes());
     families::load(&config.unwrap_or_else(|| panic!("{problems}")), None).unwrap_or_else(|e| panic!("{e}"))
@@ -128,7 +131,6 @@ fn experts_have_the_names_of_checkpoints() {
         "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 10"#;
     let experts = r#""num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 6, "first_k_dense_replace": 0"#;
-    type Shapes<'a> = &'a [(&'a str, &'a [u64])];
     let table: &[(&str, Shapes<'_>)] = &[
         (
             "mixtral",
