@@ -23,7 +23,7 @@ pub struct ModelArgs {
     /// Override a key of the config
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Read an unknown model_type as this family
+    /// Read an unknown `model_type` as this family
     #[arg(long, value_name = "FAMILY")]
     pub assume: Option<String>,
 }
@@ -66,7 +66,7 @@ pub struct WorkArgs {
     /// Override a key of the config
     #[arg(long, value_name = "KEY=VALUE", requires = "model")]
     pub set: Vec<String>,
-    /// Read an unknown model_type as this family
+    /// Read an unknown `model_type` as this family
     #[arg(long, value_name = "FAMILY", requires = "model")]
     pub assume: Option<String>,
 }

@@ -54,7 +54,14 @@ pub struct ModelNames {
 
 impl Default for ModelNames {
     fn default() -> Self {
-        Self { body: "model", embed: "embed_tokens", layers: "layers", norm: "norm", head: "lm_head", embed_norm: "embed_norm" }
+        Self {
+            body: "model",
+            embed: "embed_tokens",
+            layers: "layers",
+            norm: "norm",
+            head: "lm_head",
+            embed_norm: "embed_norm",
+        }
     }
 }
 

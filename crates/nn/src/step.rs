@@ -201,7 +201,11 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     for step in 1..=options.steps {
         for micro in 0..options.grad_accum_steps {
             let name = |phase: &str| {
-                if options.grad_accum_steps == 1 { format!("{phase}{step}") } else { format!("{phase}{step}.{}", micro + 1) }
+                if options.grad_accum_steps == 1 {
+                    format!("{phase}{step}")
+                } else {
+                    format!("{phase}{step}.{}", micro + 1)
+                }
             };
             rt.begin(&name("fwd"), Phase::Forward);
             let mut f = Forward::new(rt, options.profile, options.recompute, b, s);
@@ -227,11 +231,8 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
                 return Ok(finish(rt, &model));
             }
             rt.begin(&name("bwd"), Phase::Backward);
-            let loss = if options.grad_accum_steps > 1 {
-                loss.div_scalar(options.grad_accum_steps as f64)?
-            } else {
-                loss
-            };
+            let loss =
+                if options.grad_accum_steps > 1 { loss.div_scalar(options.grad_accum_steps as f64)? } else { loss };
             loss.backward()?;
             drop(loss);
         }

@@ -20,89 +20,23 @@ fn sizes(bytes: &[u8]) -> Sizes {
 #[test]
 fn open_cases_are_read() {
     let table: &[(&[u8], [u64; 7], bool)] = &[
-        (
-            include_bytes!("data/cfg_gpt2_names.json"),
-            [768, 12, 12, 12, 64, 3072, 50_257],
-            true,
-        ),
-        (
-            include_bytes!("data/cfg_gptq4.json"),
-            [4096, 32, 32, 8, 128, 14_336, 128_256],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_headdim_not_dh.json"),
-            [5120, 40, 32, 8, 128, 32_768, 131_072],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_hybrid_blocks_no_layers.json"),
-            [2048, 6, 16, 4, 128, 8192, 32_000],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_kv_null.json"),
-            [2048, 4, 16, 16, 128, 5632, 32_000],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_layer_types_all_sliding.json"),
-            [3072, 30, 24, 2, 128, 12_288, 49_152],
-            true,
-        ),
-        (
-            include_bytes!("data/cfg_mla_moe.json"),
-            [7168, 61, 128, 128, 56, 18_432, 129_280],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_moe_mixtral_names.json"),
-            [4096, 32, 32, 8, 128, 14_336, 32_000],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_nested_text.json"),
-            [2560, 34, 8, 4, 256, 10_240, 262_208],
-            true,
-        ),
-        (
-            include_bytes!("data/cfg_numbers_as_strings.json"),
-            [2048, 22, 32, 4, 64, 5632, 32_000],
-            false,
-        ),
-        (
-            include_bytes!("data/cfg_qkvbias_untied.json"),
-            [8192, 80, 64, 8, 128, 29_568, 152_064],
-            false,
-        ),
+        (include_bytes!("data/cfg_gpt2_names.json"), [768, 12, 12, 12, 64, 3072, 50_257], true),
+        (include_bytes!("data/cfg_gptq4.json"), [4096, 32, 32, 8, 128, 14_336, 128_256], false),
+        (include_bytes!("data/cfg_headdim_not_dh.json"), [5120, 40, 32, 8, 128, 32_768, 131_072], false),
+        (include_bytes!("data/cfg_hybrid_blocks_no_layers.json"), [2048, 6, 16, 4, 128, 8192, 32_000], false),
+        (include_bytes!("data/cfg_kv_null.json"), [2048, 4, 16, 16, 128, 5632, 32_000], false),
+        (include_bytes!("data/cfg_layer_types_all_sliding.json"), [3072, 30, 24, 2, 128, 12_288, 49_152], true),
+        (include_bytes!("data/cfg_mla_moe.json"), [7168, 61, 128, 128, 56, 18_432, 129_280], false),
+        (include_bytes!("data/cfg_moe_mixtral_names.json"), [4096, 32, 32, 8, 128, 14_336, 32_000], false),
+        (include_bytes!("data/cfg_nested_text.json"), [2560, 34, 8, 4, 256, 10_240, 262_208], true),
+        (include_bytes!("data/cfg_numbers_as_strings.json"), [2048, 22, 32, 4, 64, 5632, 32_000], false),
+        (include_bytes!("data/cfg_qkvbias_untied.json"), [8192, 80, 64, 8, 128, 29_568, 152_064], false),
     ];
-    for (
-        bytes,
-        [
-            hidden,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            intermediate,
-            vocab,
-        ],
-        tied,
-    ) in table
-    {
+    for (bytes, [hidden, layers, heads, kv_heads, head_dim, intermediate, vocab], tied) in table {
         let (hidden, layers, heads) = (*hidden, *layers, *heads);
         let (kv_heads, head_dim, intermediate) = (*kv_heads, *head_dim, *intermediate);
         let (vocab, tied) = (*vocab, *tied);
-        let expected = Sizes {
-            hidden,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            intermediate,
-            vocab,
-            tied,
-        };
+        let expected = Sizes { hidden, layers, heads, kv_heads, head_dim, intermediate, vocab, tied };
         assert_eq!(sizes(bytes), expected);
     }
 }
@@ -111,11 +45,8 @@ fn open_cases_are_read() {
 fn null_is_absent_and_the_default_is_an_assumption() {
     let config = parse(include_bytes!("data/cfg_kv_null.json"));
     let (_, resolved) = read(&config).unwrap_or_else(|problems| panic!("{problems}"));
-    let assumed: Vec<String> = resolved
-        .assumptions
-        .iter()
-        .map(|a| format!("{} = {} ({}; {})", a.key, a.value, a.why, a.flag))
-        .collect();
+    let assumed: Vec<String> =
+        resolved.assumptions.iter().map(|a| format!("{} = {} ({}; {})", a.key, a.value, a.why, a.flag)).collect();
     assert_eq!(
         assumed,
         [
@@ -123,11 +54,8 @@ fn null_is_absent_and_the_default_is_an_assumption() {
             "head_dim = 128 (hidden_size / num_attention_heads; --set head_dim=128)",
         ]
     );
-    let readings: Vec<String> = resolved
-        .readings
-        .iter()
-        .map(|r| format!("{} = {} from {}", r.key, r.value, r.origin))
-        .collect();
+    let readings: Vec<String> =
+        resolved.readings.iter().map(|r| format!("{} = {} from {}", r.key, r.value, r.origin)).collect();
     assert_eq!(readings[0], "hidden_size = 2048 from config.json:6:18");
     assert_eq!(readings.len(), 7);
     assert!(resolved.diagnostics.is_empty());
@@ -155,10 +83,7 @@ fn the_part_is_found_wherever_it_is() {
         (r#"{"hidden_size": 8, "text_config": null}"#, None),
         (r#"{"hidden_size": 8, "text_config": {}}"#, None),
         (r#"{"llm_config": {"hidden_size": 8}}"#, Some("llm_config")),
-        (
-            r#"{"language_config": {"vocab_size": 8, "hidden_size": 8}}"#,
-            Some("language_config"),
-        ),
+        (r#"{"language_config": {"vocab_size": 8, "hidden_size": 8}}"#, Some("language_config")),
         (
             r#"{"thinker_config": {"audio_config": {}, "text_config": {"hidden_size": 8}}, "talker_config": {"text_config": {"hidden_size": 4}}}"#,
             Some("thinker_config.text_config"),
@@ -183,14 +108,10 @@ fn paths_reach_into_objects_and_lists() {
     assert_eq!(r.size("attn_config.kv_n_heads"), 2);
     assert_eq!(r.size("a.b"), 3);
     let blocks = r.list_len("blocks").unwrap_or(0);
-    let widths: Vec<u64> = (0..blocks)
-        .map(|i| r.size(&format!("blocks.{i}.w")))
-        .collect();
+    let widths: Vec<u64> = (0..blocks).map(|i| r.size(&format!("blocks.{i}.w"))).collect();
     assert_eq!(widths, [5, 6]);
     assert_eq!(r.opt_size("blocks.7.w"), None);
-    let said = r
-        .finish()
-        .map_or_else(|all| all, |resolved| resolved.diagnostics);
+    let said = r.finish().map_or_else(|all| all, |resolved| resolved.diagnostics);
     let heads: Vec<String> = said.iter().map(|d| d.message.clone()).collect();
     assert_eq!(
         heads,
@@ -216,14 +137,8 @@ fn overrides_replace_add_and_reach_in() {
     ]);
     assert!(problems.is_empty(), "{problems}");
     let (sizes, resolved) = read(&config).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!(
-        (sizes.kv_heads, sizes.head_dim, sizes.tied),
-        (2, 320, false)
-    );
-    let reading = resolved
-        .readings
-        .iter()
-        .find(|r| r.key == "num_key_value_heads");
+    assert_eq!((sizes.kv_heads, sizes.head_dim, sizes.tied), (2, 320, false));
+    let reading = resolved.readings.iter().find(|r| r.key == "num_key_value_heads");
     assert_eq!(reading.map(|r| r.origin.as_str()), Some("--set"));
     let mut r = Reader::new(&config);
     assert_eq!(r.text("hidden_act"), "gelu");
@@ -232,10 +147,7 @@ fn overrides_replace_add_and_reach_in() {
 
     let (_, problems) = config.with_overrides(&[set("", "1"), set("hidden_size.x", "1")]);
     let messages: Vec<String> = problems.iter().map(|d| d.message.clone()).collect();
-    assert_eq!(
-        messages,
-        ["`` cannot be set", "`hidden_size.x` cannot be set"]
-    );
+    assert_eq!(messages, ["`` cannot be set", "`hidden_size.x` cannot be set"]);
 }
 
 #[test]

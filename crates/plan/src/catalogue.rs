@@ -27,7 +27,8 @@ pub fn report() -> Result<Report, Diagnostics> {
         list.push(entry.with("params", counts.result()));
     }
     let names = families::names();
-    let mut report = Report::new("models", phrase![PRESETS.len() as u64, " presets of ", names.len() as u64, " families"]);
+    let mut report =
+        Report::new("models", phrase![PRESETS.len() as u64, " presets of ", names.len() as u64, " families"]);
     report.blocks.push(table.into());
     report.blocks.push(Block::text("model_type in a config.json may be", [Phrase::from(names.join(", "))]));
     report.result = Value::map().with("presets", Value::List(list)).with("families", Value::list(names));

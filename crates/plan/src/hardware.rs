@@ -111,15 +111,11 @@ impl FromStr for Precision {
             "tf32" => Self::Tf32,
             "bf16" | "bfloat16" => Self::Bf16,
             "fp16" | "f16" | "float16" | "half" => Self::Fp16,
-            "fp8" | "f8e4m3" | "f8e5m2" | "float8_e4m3fn" | "float8_e5m2" | "e4m3" | "e5m2" => {
-                Self::Fp8
-            }
+            "fp8" | "f8e4m3" | "f8e5m2" | "float8_e4m3fn" | "float8_e5m2" | "e4m3" | "e5m2" => Self::Fp8,
             "int8" | "i8" => Self::Int8,
             "fp4" | "nvfp4" | "mxfp4" => Self::Fp4,
             _ => {
-                return Err(HardwareError::UnknownPrecision {
-                    text: text.to_owned(),
-                });
+                return Err(HardwareError::UnknownPrecision { text: text.to_owned() });
             }
         })
     }
@@ -348,18 +344,14 @@ impl Hardware {
 
     /// One of the rates that are no dense peaks.
     pub fn other_rate(&self, variant: Variant, precision: Precision) -> Option<&OtherRate> {
-        self.others
-            .iter()
-            .find(|rate| rate.variant == variant && rate.precision == precision)
+        self.others.iter().find(|rate| rate.variant == variant && rate.precision == precision)
     }
 
     /// The rates of this device that lie within 1 % of `rate` and are no dense peaks: what somebody who used `rate` as
     /// a peak may have read by mistake.
     pub fn recognise(&self, rate: FlopPerSecond) -> impl Iterator<Item = &OtherRate> {
         let tera = rate.get() / 1e12;
-        self.others
-            .iter()
-            .filter(move |other| (other.tera - tera).abs() <= 0.01 * other.tera)
+        self.others.iter().filter(move |other| (other.tera - tera).abs() <= 0.01 * other.tera)
     }
 
     /// The memory that the runtime reports, in bytes. `None` where no reading is known; it is never guessed.
@@ -384,8 +376,7 @@ impl Hardware {
 
     /// The intensity at which computing and moving take equally long, in FLOP per byte.
     pub fn ridge_point(&self, precision: Precision) -> Option<FlopPerByte> {
-        self.peak(precision)
-            .map(|peak| peak.rate / self.memory.bandwidth)
+        self.peak(precision).map(|peak| peak.rate / self.memory.bandwidth)
     }
 
     /// The link to the other devices of the node, rack or pod.
@@ -401,17 +392,8 @@ impl Hardware {
     /// The same device with a peak that the user gives, in FLOP/s per device; it replaces what the table says.
     #[must_use]
     pub fn with_peak(mut self, precision: Precision, rate: FlopPerSecond) -> Self {
-        let source = Source {
-            document: "given by the user".to_owned(),
-            date: "this run".to_owned(),
-        };
-        let peak = Peak {
-            precision,
-            rate,
-            unit: self.unit_of(precision, false),
-            source,
-            dense: true,
-        };
+        let source = Source { document: "given by the user".to_owned(), date: "this run".to_owned() };
+        let peak = Peak { precision, rate, unit: self.unit_of(precision, false), source, dense: true };
         self.peaks.retain(|old| old.precision != precision);
         self.peaks.push(peak);
         self.peaks.sort_by_key(|peak| peak.precision);
@@ -426,10 +408,7 @@ impl Hardware {
     pub fn generic_cpu(overrides: CpuOverrides) -> Result<Self, HardwareError> {
         let mut hardware = find("cpu")?.clone();
         let Some(cpu) = &mut hardware.cpu else {
-            return Err(HardwareError::Unknown {
-                query: "cpu".to_owned(),
-                near: Vec::new(),
-            });
+            return Err(HardwareError::Unknown { query: "cpu".to_owned(), near: Vec::new() });
         };
         if let Some(cores) = overrides.cores {
             positive("cores", f64::from(cores))?;
@@ -440,18 +419,12 @@ impl Hardware {
         }
         if let Some(fp32) = overrides.flop_per_cycle {
             positive("FLOP per cycle", fp32)?;
-            let generic = cpu
-                .flop_per_cycle
-                .iter()
-                .find(|(precision, _)| *precision == Precision::Fp32);
+            let generic = cpu.flop_per_cycle.iter().find(|(precision, _)| *precision == Precision::Fp32);
             let ratio = fp32 / generic.map_or(fp32, |(_, flop)| *flop);
             for (_, flop) in &mut cpu.flop_per_cycle {
                 *flop *= ratio;
             }
-            cpu.source = Source {
-                document: "given by the user".to_owned(),
-                date: "this run".to_owned(),
-            };
+            cpu.source = Source { document: "given by the user".to_owned(), date: "this run".to_owned() };
         }
         hardware.peaks = cpu.peaks()?;
         if let Some(memory) = overrides.memory {
@@ -488,28 +461,15 @@ impl Cpu {
             .iter()
             .map(|&(precision, flop)| {
                 let value = f64::from(self.cores) * self.clock_ghz * 1e9 * flop;
-                let rate = FlopPerSecond::new(value).map_err(|_| HardwareError::BadOverride {
-                    what: "peak",
-                    value,
-                })?;
-                Ok(Peak {
-                    precision,
-                    rate,
-                    unit: Unit::Vector,
-                    source: self.source.clone(),
-                    dense: true,
-                })
+                let rate = FlopPerSecond::new(value).map_err(|_| HardwareError::BadOverride { what: "peak", value })?;
+                Ok(Peak { precision, rate, unit: Unit::Vector, source: self.source.clone(), dense: true })
             })
             .collect()
     }
 }
 
 fn positive(what: &'static str, value: f64) -> Result<f64, HardwareError> {
-    if value > 0.0 && value.is_finite() {
-        Ok(value)
-    } else {
-        Err(HardwareError::BadOverride { what, value })
-    }
+    if value > 0.0 && value.is_finite() { Ok(value) } else { Err(HardwareError::BadOverride { what, value }) }
 }
 
 #[cfg(test)]

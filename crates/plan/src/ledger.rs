@@ -2,6 +2,7 @@
 
 use nn::step::{StepOptions, StepTrace};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use tensor::{Role, Trace};
 use units::{Bytes, Diagnostics, group_digits};
 
@@ -72,6 +73,14 @@ pub struct Ledger {
     pub timeline: Vec<Point>,
 }
 
+/// The phases of the last optimizer step, which is the steady state: what came before made the states.
+pub fn steady(phases: &[Phase]) -> std::ops::Range<usize> {
+    let last = phases.iter().rposition(|p| p.name.starts_with("zero")).unwrap_or(phases.len());
+    let before = |p: &Phase| p.name.starts_with("zero") || p.name == "init";
+    let first = phases[..last].iter().rposition(before).map_or(0, |i| i + 1);
+    first..last.max(first + 1).min(phases.len())
+}
+
 impl Ledger {
     /// Replays a trace on one device of `sharding`.
     pub fn of(
@@ -82,13 +91,7 @@ impl Ledger {
         runtime: Bytes,
     ) -> Self {
         let Timeline { phases, points } = Timeline::of(traced, options, sharding, layers_name);
-        // The last optimizer step is the steady state; what came before made the states.
-        let last = phases.iter().rposition(|p| p.name.starts_with("zero")).unwrap_or(phases.len());
-        let first =
-            phases[..last].iter().rposition(|p| p.name.starts_with("zero") || p.name == "init").map_or(0, |i| i + 1);
-        let peak_phase = (first..last.max(first + 1).min(phases.len()))
-            .max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i)))
-            .unwrap_or(0);
+        let peak_phase = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
         let lines = lines(traced, options, sharding, layers_name, &phases[peak_phase], runtime);
         Self {
             peak_bytes: phases[peak_phase].peak_bytes + runtime.get(),
@@ -141,7 +144,7 @@ fn lines(
         let full = trace.storages[id].bytes;
         let mut what = evidence::storage(trace, id);
         if bytes != full {
-            what.push_str(&format!(" ÷ {}", sharding.dp));
+            let _ = write!(what, " ÷ {}", sharding.dp);
         }
         add(bucket, part, bytes, what);
     }

@@ -189,7 +189,7 @@ mod tests {
             ("fp32", "adagrad", 12),
             ("bf16-master", "rmsprop", 12),
         ] {
-            let bytes = ParameterBytes::of(recipe.parse().unwrap(), optimizer.parse().unwrap());
+            let bytes = ParameterBytes::of(recipe.parse().unwrap(), nn::optim::parse(optimizer).unwrap().0);
             assert_eq!(bytes.total(), total, "{recipe} {optimizer}");
             for zero in Zero::ALL {
                 assert_eq!(bytes.replicated(*zero) + bytes.sharded(*zero), total);

@@ -55,21 +55,12 @@ const SURROUNDINGS: usize = 256;
 impl Location {
     /// A whole file.
     pub fn file(file: impl Into<String>) -> Self {
-        Self {
-            file: file.into(),
-            ..Self::default()
-        }
+        Self { file: file.into(), ..Self::default() }
     }
 
     /// A span given by line and columns, where the text of the line is not at hand.
     pub fn new(file: impl Into<String>, line: u32, columns: Range<u32>) -> Self {
-        Self {
-            file: file.into(),
-            line,
-            column: columns.start,
-            end_column: columns.end,
-            ..Self::default()
-        }
+        Self { file: file.into(), line, column: columns.start, end_column: columns.end, ..Self::default() }
     }
 
     /// A span given by a byte range of a text. A span over several lines is cut at the end of its first; a range outside
@@ -222,10 +213,7 @@ impl Diagnostic {
     /// Adds a remark on another span.
     #[must_use]
     pub fn label(mut self, location: Location, text: impl Into<String>) -> Self {
-        self.labels.push(Label {
-            location,
-            text: text.into(),
-        });
+        self.labels.push(Label { location, text: text.into() });
         self
     }
 
@@ -355,10 +343,7 @@ mod tests {
     fn positions_count_characters_and_lines() {
         let source = "a\r\né = 12\r\n";
         let location = Location::in_source("f", source, 8..10);
-        assert_eq!(
-            (location.line, location.column, location.end_column),
-            (2, 5, 7)
-        );
+        assert_eq!((location.line, location.column, location.end_column), (2, 5, 7));
         assert_eq!(location.source_line.as_deref(), Some("é = 12"));
         // Over the end, backwards and inside a character.
         let backwards = Range { start: 8, end: 2 };

@@ -6,9 +6,7 @@
 use std::fmt;
 
 use crate::counts::{Bytes, Flops, Params, Tokens};
-use crate::rates::{
-    BytesPerSecond, FlopPerByte, FlopPerSecond, Hfu, Mfu, Seconds, TokensPerSecond,
-};
+use crate::rates::{BytesPerSecond, FlopPerByte, FlopPerSecond, Hfu, Mfu, Seconds, TokensPerSecond};
 
 mod rounded;
 #[cfg(test)]
@@ -46,10 +44,7 @@ fn measured_si(value: f64, unit: &str) -> String {
     }
     let step = (Rounded::of_f64(value, DIGITS + 1).exponent.max(0) / 3) as usize;
     match SI.get(step) {
-        Some(prefix) => format!(
-            "{} {prefix}{unit}",
-            measured(value / 10_f64.powi(step as i32 * 3))
-        ),
+        Some(prefix) => format!("{} {prefix}{unit}", measured(value / 10_f64.powi(step as i32 * 3))),
         None => format!("{} {unit}", Rounded::of_f64(value, DIGITS).scientific()),
     }
 }
@@ -76,11 +71,7 @@ pub fn percent(ratio: f64) -> String {
         return "n/a".to_owned();
     }
     let text = format!("{:.1} %", ratio * 100.0);
-    if text == "-0.0 %" {
-        "0.0 %".to_owned()
-    } else {
-        text
-    }
+    if text == "-0.0 %" { "0.0 %".to_owned() } else { text }
 }
 
 fn count_text(value: u64, digits: usize) -> String {
@@ -88,11 +79,7 @@ fn count_text(value: u64, digits: usize) -> String {
         return group_digits(u128::from(value));
     }
     let (number, prefix) = Rounded::of_integer(u128::from(value), digits).prefixed(&SHORT);
-    if prefix.is_empty() {
-        number
-    } else {
-        format!("{number} {prefix}")
-    }
+    if prefix.is_empty() { number } else { format!("{number} {prefix}") }
 }
 
 /// Writes through `pad`, so that `{:>12}` aligns columns.
@@ -208,11 +195,7 @@ fn tokens_per_second(value: f64) -> String {
         format!("{} tok/s", group_digits(value.round() as u128))
     } else {
         let (number, prefix) = Rounded::of_f64(value, DIGITS).prefixed(&SHORT);
-        if prefix.is_empty() {
-            format!("{number} tok/s")
-        } else {
-            format!("{number} {prefix} tok/s")
-        }
+        if prefix.is_empty() { format!("{number} tok/s") } else { format!("{number} {prefix} tok/s") }
     }
 }
 
@@ -249,9 +232,7 @@ fn seconds(value: f64) -> String {
         .iter()
         .map(|&(scale, unit, limit)| (value / scale, unit, limit))
         .find(|&(number, _, limit)| number < limit)
-        .map_or((value / 86_400.0, "days"), |(number, unit, _)| {
-            (number, unit)
-        });
+        .map_or((value / 86_400.0, "days"), |(number, unit, _)| (number, unit));
     if !(1e-3..1e15).contains(&number) {
         format!("{} {unit}", Rounded::of_f64(number, DIGITS).scientific())
     } else if number.fract() == 0.0 {

@@ -31,6 +31,4 @@ pub use counts::{Bytes, Flops, Params, Tokens};
 pub use diagnostic::{Diagnostic, Diagnostics, Label, Location, Severity};
 pub use display::{group_digits, percent};
 pub use parse::{ParseError, Problem, parse_count};
-pub use rates::{
-    BytesPerSecond, FlopPerByte, FlopPerSecond, Hfu, Mfu, RangeError, Seconds, TokensPerSecond,
-};
+pub use rates::{BytesPerSecond, FlopPerByte, FlopPerSecond, Hfu, Mfu, RangeError, Seconds, TokensPerSecond};

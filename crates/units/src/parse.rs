@@ -17,11 +17,9 @@ use error::quoted;
 pub use error::{ParseError, Problem};
 use number::{Number, split};
 
-const COUNT_FORMS: &str =
-    "1024, 1,024, 1.5e12, 128k, 1M, 70B, 15T (k 1e3, M 1e6, B or G 1e9, T 1e12, P 1e15)";
+const COUNT_FORMS: &str = "1024, 1,024, 1.5e12, 128k, 1M, 70B, 15T (k 1e3, M 1e6, B or G 1e9, T 1e12, P 1e15)";
 const FLOP_FORMS: &str = "6.3e24, 6.3e24 FLOP, 421.6 TFLOP, 51G";
-const BYTE_FORMS: &str =
-    "80GB (80e9 bytes), 80GiB (80 x 2^30 bytes), 786.00 MiB, 512B, 1024 (bytes)";
+const BYTE_FORMS: &str = "80GB (80e9 bytes), 80GiB (80 x 2^30 bytes), 786.00 MiB, 512B, 1024 (bytes)";
 const TIME_FORMS: &str = "0.16 (seconds), 10us, 30ms, 90s, 5min, 6h, 14d, 14 days";
 const SHARE_FORMS: &str = "0.4, 40%";
 
@@ -142,9 +140,7 @@ fn bytes(input: &str) -> Result<Bytes, Problem> {
             }
         }
     };
-    u64::try_from(value)
-        .map(Bytes)
-        .map_err(|_| Problem::TooLarge)
+    u64::try_from(value).map(Bytes).map_err(|_| Problem::TooLarge)
 }
 
 fn ambiguous(input: &str, number: &Number, unit: &str, power: i64, binary: u128) -> Problem {
@@ -157,28 +153,17 @@ fn ambiguous(input: &str, number: &Number, unit: &str, power: i64, binary: u128)
         Ok((value, _)) if value >= 1000 => {
             // In the power of ten of the prefix, three digits: the two readings differ in the first or second.
             let scaled = value as f64 / 10_f64.powi(power as i32);
-            let whole_digits = if scaled >= 1.0 {
-                scaled.log10().floor() as i32 + 1
-            } else {
-                1
-            };
+            let whole_digits = if scaled >= 1.0 { scaled.log10().floor() as i32 + 1 } else { 1 };
             let decimals = (3 - whole_digits).max(0) as usize;
             let text = format!("{scaled:.decimals$}");
-            let text = if text.contains('.') {
-                text.trim_end_matches('0').trim_end_matches('.')
-            } else {
-                &text
-            };
+            let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
             format!("{text}e{power} bytes")
         }
         Ok((value, _)) => format!("{} bytes", group_digits(value)),
         Err(_) => "too large".to_owned(),
     };
     Problem::AmbiguousUnit {
-        decimal: format!(
-            "`{typed}{decimal_prefix}B` ({})",
-            size(number.scaled(power, 1))
-        ),
+        decimal: format!("`{typed}{decimal_prefix}B` ({})", size(number.scaled(power, 1))),
         binary: format!("`{typed}{prefix}iB` ({})", size(number.scaled(0, binary))),
     }
 }
@@ -219,11 +204,7 @@ fn share(input: &str) -> Result<f64, Problem> {
         "%" => value / 100.0,
         _ => return Err(Problem::UnknownUnit(quoted(unit))),
     };
-    if value.is_finite() {
-        Ok(value)
-    } else {
-        Err(Problem::TooLarge)
-    }
+    if value.is_finite() { Ok(value) } else { Err(Problem::TooLarge) }
 }
 
 macro_rules! from_share {

@@ -225,22 +225,8 @@ macro_rules! scales {
     };
 }
 
-scales!(
-    FlopPerSecond,
-    "FLOP/s",
-    per_second = 1.0,
-    giga = 1e9,
-    tera = 1e12,
-    peta = 1e15
-);
-scales!(
-    BytesPerSecond,
-    "bytes per second",
-    per_second = 1.0,
-    mega = 1e6,
-    giga = 1e9,
-    tera = 1e12
-);
+scales!(FlopPerSecond, "FLOP/s", per_second = 1.0, giga = 1e9, tera = 1e12, peta = 1e15);
+scales!(BytesPerSecond, "bytes per second", per_second = 1.0, mega = 1e6, giga = 1e9, tera = 1e12);
 scales!(TokensPerSecond, "tokens per second", per_second = 1.0);
 scales!(
     Seconds,
@@ -276,11 +262,7 @@ impl Seconds {
 
     /// What is left of `self` after `other` has passed; zero if nothing is. The exposed part of overlapped work.
     pub fn saturating_sub(self, other: Self) -> Self {
-        if other.0 >= self.0 {
-            Self::ZERO
-        } else {
-            Self(self.0 - other.0)
-        }
+        if other.0 >= self.0 { Self::ZERO } else { Self(self.0 - other.0) }
     }
 }
 
@@ -408,22 +390,13 @@ mod tests {
     #[test]
     fn ratios_refuse_what_is_no_ratio() {
         assert!(matches!(Mfu::new(-0.1), Err(RangeError::Negative { .. })));
-        assert!(matches!(
-            Mfu::new(f64::NAN),
-            Err(RangeError::NotANumber { .. })
-        ));
-        assert!(matches!(
-            Hfu::new(f64::INFINITY),
-            Err(RangeError::Infinite { .. })
-        ));
+        assert!(matches!(Mfu::new(f64::NAN), Err(RangeError::NotANumber { .. })));
+        assert!(matches!(Hfu::new(f64::INFINITY), Err(RangeError::Infinite { .. })));
         assert!(Mfu::new(1.04).unwrap().is_impossible());
         assert!(!Mfu::new(1.0).unwrap().is_impossible());
         assert_eq!(Mfu::new(-0.0).unwrap().cmp(&Mfu::ZERO), Ordering::Equal);
         assert!(Mfu::achieved(FlopPerSecond::giga(1.0), FlopPerSecond::ZERO).is_err());
-        assert_eq!(
-            Mfu::new(-0.1).unwrap_err().to_string(),
-            "MFU cannot be negative: -0.1"
-        );
+        assert_eq!(Mfu::new(-0.1).unwrap_err().to_string(), "MFU cannot be negative: -0.1");
     }
 
     #[test]
@@ -435,13 +408,7 @@ mod tests {
         assert_eq!(never * 0.0, Seconds::ZERO);
         assert_eq!(never.saturating_sub(never), Seconds::ZERO);
         assert!(!(never / never).is_nan());
-        assert_eq!(
-            [Seconds::from_hours(23.0), Seconds::from_minutes(60.0)]
-                .into_iter()
-                .sum::<Seconds>()
-                .days(),
-            1.0
-        );
+        assert_eq!([Seconds::from_hours(23.0), Seconds::from_minutes(60.0)].into_iter().sum::<Seconds>().days(), 1.0);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Compare {
     /// Override a key of every config
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Read an unknown model_type as this family
+    /// Read an unknown `model_type` as this family
     #[arg(long, value_name = "FAMILY")]
     pub assume: Option<String>,
     /// The step

@@ -21,7 +21,7 @@ pub struct Fit {
     /// Override a key of the config
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Read an unknown model_type as this family
+    /// Read an unknown `model_type` as this family
     #[arg(long, value_name = "FAMILY")]
     pub assume: Option<String>,
     /// Count parameters, gradients and optimizer states only

@@ -16,12 +16,7 @@ impl Reader<'_> {
             return;
         }
         let divisors = divisors(whole.value);
-        let better = divisors
-            .iter()
-            .find(|d| **d > part.value)
-            .or(divisors.last())
-            .copied()
-            .unwrap_or(1);
+        let better = divisors.iter().find(|d| **d > part.value).or(divisors.last()).copied().unwrap_or(1);
         let valid: Vec<String> = divisors.iter().map(u64::to_string).collect();
         let message = format!("`{}` is not divisible by `{}`", whole.key, part.key);
         let mut error = Diagnostic::error("T0203", message);
@@ -33,11 +28,7 @@ impl Reader<'_> {
             }
             error = error.label(place.clone(), format!("{} {}", side.value, side.noun));
         }
-        let error = error.why(why).help(format!(
-            "--set {}={better}   (valid: {})",
-            part.key,
-            shorten(&valid)
-        ));
+        let error = error.why(why).help(format!("--set {}={better}   (valid: {})", part.key, shorten(&valid)));
         self.fail(part.key, error);
     }
 
@@ -51,14 +42,8 @@ impl Reader<'_> {
         }
         let names: Vec<String> = factors.iter().map(|(key, _)| format!("`{key}`")).collect();
         let values: Vec<String> = factors.iter().map(|(_, value)| value.to_string()).collect();
-        let mut error = Diagnostic::error(
-            "T0205",
-            format!("{what} is beyond 2^62: {}", names.join(" x ")),
-        )
-        .why(format!(
-            "{} is more than any memory holds",
-            values.join(" x ")
-        ));
+        let mut error = Diagnostic::error("T0205", format!("{what} is beyond 2^62: {}", names.join(" x ")))
+            .why(format!("{} is more than any memory holds", values.join(" x ")));
         let mut largest: Vec<&(&str, u64)> = factors.iter().collect();
         largest.sort_by_key(|(_, value)| std::cmp::Reverse(*value));
         for (key, value) in largest {
@@ -70,10 +55,7 @@ impl Reader<'_> {
             }
             error = error.label(place, value.to_string());
         }
-        self.fail(
-            factors.first().map_or("", |(key, _)| *key),
-            error.help("correct the largest of them"),
-        );
+        self.fail(factors.first().map_or("", |(key, _)| *key), error.help("correct the largest of them"));
         1
     }
 
@@ -82,22 +64,14 @@ impl Reader<'_> {
         if len as u64 == expected || self.bad.contains(key) || self.bad.contains(other) {
             return;
         }
-        let mut error = Diagnostic::error(
-            "T0207",
-            format!("`{key}` has {len} items, but `{other}` is {expected}"),
-        );
+        let mut error = Diagnostic::error("T0207", format!("`{key}` has {len} items, but `{other}` is {expected}"));
         if let Some(place) = self.place(key) {
             error = error.at(place.clone()).label(place, format!("{len} items"));
         }
         if let Some(place) = self.place(other) {
             error = error.label(place, expected.to_string());
         }
-        self.fail(
-            key,
-            error
-                .why("the list has one item per layer")
-                .help(format!("--set {other}={len}")),
-        );
+        self.fail(key, error.why("the list has one item per layer").help(format!("--set {other}={len}")));
     }
 
     /// Records an error of the family's own about `key`.
@@ -111,9 +85,7 @@ impl Reader<'_> {
 
     /// Warns that `key` is there but not, or not fully, accounted for, and what that does to the result.
     pub fn not_applied(&mut self, key: &str, message: impl Into<String>, effect: &str, help: &str) {
-        let mut warning = Diagnostic::warning("T0117", message)
-            .effect(effect)
-            .help(help);
+        let mut warning = Diagnostic::warning("T0117", message).effect(effect).help(help);
         if let Some(place) = self.place(key) {
             warning = warning.at(place);
         }
@@ -124,10 +96,8 @@ impl Reader<'_> {
 
 /// The divisors of `number` in order; those below 2^20 and their partners, which is all of them for a size.
 fn divisors(number: u64) -> Vec<u64> {
-    let small: Vec<u64> = (1..1u64 << 20)
-        .take_while(|d| d * d <= number)
-        .filter(|d| number.is_multiple_of(*d))
-        .collect();
+    let small: Vec<u64> =
+        (1..1u64 << 20).take_while(|d| d * d <= number).filter(|d| number.is_multiple_of(*d)).collect();
     let large: Vec<u64> = small.iter().rev().map(|d| number / d).collect();
     let mut all = [small, large].concat();
     all.dedup();
@@ -139,9 +109,5 @@ fn shorten(items: &[String]) -> String {
     if items.len() <= 12 {
         return items.join(", ");
     }
-    format!(
-        "{}, ..., {}",
-        items[..8].join(", "),
-        items[items.len() - 3..].join(", ")
-    )
+    format!("{}, ..., {}", items[..8].join(", "), items[items.len() - 3..].join(", "))
 }

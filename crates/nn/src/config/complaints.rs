@@ -14,20 +14,10 @@ impl Reader<'_> {
         let place = self.config.location(member.key_span, pointer);
         let value = &member.value;
         let shown = scalar::short(value);
-        let mut warning = Diagnostic::warning(
-            "T0118",
-            format!("`{key}` = {shown} is not understood"),
-        )
-        .at(place)
-        .effect(
-            "not counted; if it changes the model, the numbers are those of the model without it",
-        );
-        let absent: Vec<&str> = self
-            .asked
-            .iter()
-            .map(String::as_str)
-            .filter(|asked| !self.has(asked))
-            .collect();
+        let mut warning = Diagnostic::warning("T0118", format!("`{key}` = {shown} is not understood"))
+            .at(place)
+            .effect("not counted; if it changes the model, the numbers are those of the model without it");
+        let absent: Vec<&str> = self.asked.iter().map(String::as_str).filter(|asked| !self.has(asked)).collect();
         if let Some(near) = super::near_matches(key, &absent).first() {
             warning = warning.help(format!("did you mean `{near}`?"));
         }
@@ -43,11 +33,7 @@ impl Reader<'_> {
 
     /// Whether one more problem would only be counted, so that its text need not be made.
     pub(super) fn is_full(&mut self, severe: bool) -> bool {
-        let count = if severe {
-            &mut self.errors
-        } else {
-            &mut self.warnings
-        };
+        let count = if severe { &mut self.errors } else { &mut self.warnings };
         let full = *count >= MAX_PROBLEMS;
         if full {
             *count += 1;
@@ -86,10 +72,7 @@ impl Reader<'_> {
             return;
         }
         let place = self.at(&got.found);
-        let key = got
-            .key
-            .rsplit_once('.')
-            .filter(|(_, index)| index.parse::<usize>().is_ok());
+        let key = got.key.rsplit_once('.').filter(|(_, index)| index.parse::<usize>().is_ok());
         let help = match key {
             Some(_) => format!("correct item {}", got.key),
             None => format!("--set {}=...", got.key),
@@ -103,11 +86,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn wrong_kind(&mut self, got: &Got<'_>, expected: &'static str) {
-        let refusal = Refusal {
-            code: "T0202",
-            is: got.found.value.kind_name().to_owned(),
-            expected,
-        };
+        let refusal = Refusal { code: "T0202", is: got.found.value.kind_name().to_owned(), expected };
         self.refused(got, &refusal);
     }
 
@@ -131,15 +110,10 @@ impl Reader<'_> {
         let place = if let Some(found) = &null {
             self.at(found)
         } else {
-            let span = super::Span {
-                end: effective.span.start + 1,
-                ..effective.span
-            };
+            let span = super::Span { end: effective.span.start + 1, ..effective.span };
             self.config.location(span, &self.config.effective_pointer())
         };
-        let mut error = Diagnostic::error("T0201", message)
-            .at(place)
-            .why("no default would be safe");
+        let mut error = Diagnostic::error("T0201", message).at(place).why("no default would be safe");
         let present: Vec<&str> = effective.members().iter().map(|m| &*m.key).collect();
         let near = super::near_matches(name, &present);
         let near = near.iter().find(|near| !self.asked.contains(*near));

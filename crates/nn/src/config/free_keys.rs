@@ -73,8 +73,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Free while they say no: `false`, 0, or nothing.
-const WHEN_OFF: &[&str] = &[
-    "activation_dropout add_cross_attention attention_dropout attention_probs_dropout_prob \
+const WHEN_OFF: &[&str] = &["activation_dropout add_cross_attention attention_dropout attention_probs_dropout_prob \
      attn_dropout attn_dropout_prob attn_pdrop chunk_size_feed_forward decoder_layerdrop dropout \
      dropout_rate emb_dropout_prob emb_pdrop embd_pdrop embed_dropout embedding_dropout \
      encoder_layerdrop ffn_dropout gradient_checkpointing hidden_dropout hidden_dropout_prob \
@@ -82,8 +81,7 @@ const WHEN_OFF: &[&str] = &[
      output_router_logits resid_dropout resid_pdrop residual_dropout tie_encoder_decoder \
      use_mem_rope use_long_context fp32_residual_connection residual_in_fp32 post_embed_norm \
      pooler_dropout feat_proj_dropout final_dropout relative_attention mup_enabled is_moe alibi \
-     sparse_prediction use_bidirectional_attention",
-];
+     sparse_prediction use_bidirectional_attention"];
 
 // Sets, because a hostile file may have every key of a dictionary.
 static ALWAYS_SET: LazyLock<BTreeSet<&str>> = LazyLock::new(|| keys(ALWAYS));
@@ -94,12 +92,7 @@ fn keys(groups: &[&'static str]) -> BTreeSet<&'static str> {
 }
 
 /// Keys of the wrapper that hold for the language model inside too.
-pub const SHARED_WITH_WRAPPER: &[&str] = &[
-    "tie_word_embeddings",
-    "torch_dtype",
-    "dtype",
-    "quantization_config",
-];
+pub const SHARED_WITH_WRAPPER: &[&str] = &["tie_word_embeddings", "torch_dtype", "dtype", "quantization_config"];
 
 /// Whether `key` with this value cannot change what training costs.
 ///

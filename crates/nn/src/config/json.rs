@@ -56,37 +56,22 @@ pub struct Member {
 impl Value {
     /// The value under `key`, if this is an object that has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.members()
-            .iter()
-            .find(|member| &*member.key == key)
-            .map(|member| &member.value)
+        self.members().iter().find(|member| &*member.key == key).map(|member| &member.value)
     }
 
     /// The members, none if this is not an object.
     pub fn members(&self) -> &[Member] {
-        if let Kind::Object(members) = &self.kind {
-            members
-        } else {
-            &[]
-        }
+        if let Kind::Object(members) = &self.kind { members } else { &[] }
     }
 
     /// The items, if this is a list.
     pub fn items(&self) -> Option<&[Value]> {
-        if let Kind::Array(items) = &self.kind {
-            Some(items)
-        } else {
-            None
-        }
+        if let Kind::Array(items) = &self.kind { Some(items) } else { None }
     }
 
     /// The text, if this is a string.
     pub fn as_str(&self) -> Option<&str> {
-        if let Kind::String(text) = &self.kind {
-            Some(text)
-        } else {
-            None
-        }
+        if let Kind::String(text) = &self.kind { Some(text) } else { None }
     }
 
     /// Whether this is `null`.

@@ -48,24 +48,11 @@ use self::source::push_pointer;
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// Where the language model's keys may live inside a configuration of several models, in this order.
-const SUB_CONFIGS: &[&str] = &[
-    "text_config",
-    "llm_config",
-    "language_config",
-    "thinker_config",
-];
+const SUB_CONFIGS: &[&str] = &["text_config", "llm_config", "language_config", "thinker_config"];
 
 /// Keys one of which a sub-configuration must have to be taken for a model.
-const MODEL_KEYS: &[&str] = &[
-    "model_type",
-    "hidden_size",
-    "n_embd",
-    "d_model",
-    "num_hidden_layers",
-    "n_layer",
-    "num_layers",
-    "vocab_size",
-];
+const MODEL_KEYS: &[&str] =
+    &["model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers", "vocab_size"];
 
 /// A configuration: its texts, its tree, and which part of it describes the language model.
 #[derive(Clone, Debug)]
@@ -124,12 +111,7 @@ impl Config {
             problems.push(not_an_object(&source, &root));
             return None;
         }
-        let mut config = Self {
-            sources: vec![source],
-            root,
-            path: Vec::new(),
-            not_counted: Vec::new(),
-        };
+        let mut config = Self { sources: vec![source], root, path: Vec::new(), not_counted: Vec::new() };
         config.choose_part(problems);
         Some(config)
     }
@@ -140,17 +122,10 @@ impl Config {
         let mut pointer = String::new();
         while self.path.len() < 4 {
             let describes = |value: &Value| {
-                let own = MODEL_KEYS
-                    .iter()
-                    .any(|key| value.get(key).is_some_and(|v| !v.is_null()));
-                own || SUB_CONFIGS
-                    .iter()
-                    .any(|key| value.get(key).is_some_and(Value::is_object))
+                let own = MODEL_KEYS.iter().any(|key| value.get(key).is_some_and(|v| !v.is_null()));
+                own || SUB_CONFIGS.iter().any(|key| value.get(key).is_some_and(Value::is_object))
             };
-            let Some(key) = SUB_CONFIGS
-                .iter()
-                .find(|key| here.get(key).is_some_and(describes))
-            else {
+            let Some(key) = SUB_CONFIGS.iter().find(|key| here.get(key).is_some_and(describes)) else {
                 break;
             };
             for member in here.members() {
@@ -171,12 +146,9 @@ impl Config {
             format!("not counted: {}", self.not_counted.join(", "))
         };
         problems.push(
-            Diagnostic::note(
-                "T0111",
-                format!("the language model is read from `{}`", self.path.join(".")),
-            )
-            .at(self.location(here.span, &pointer))
-            .effect(left_out),
+            Diagnostic::note("T0111", format!("the language model is read from `{}`", self.path.join(".")))
+                .at(self.location(here.span, &pointer))
+                .effect(left_out),
         );
     }
 
@@ -197,9 +169,7 @@ impl Config {
 
     /// The object that describes the language model: the root, or a sub-configuration of it.
     pub fn effective(&self) -> &Value {
-        self.path
-            .iter()
-            .fold(&self.root, |value, key| value.get(key).unwrap_or(value))
+        self.path.iter().fold(&self.root, |value, key| value.get(key).unwrap_or(value))
     }
 
     /// Dotted name of the sub-configuration that is used, such as `text_config`; `None` if that is the root.
@@ -225,18 +195,9 @@ impl Config {
 
     /// `architectures` of the part that is used, or of the root.
     pub fn architectures(&self) -> Vec<&str> {
-        let own = self
-            .effective()
-            .get("architectures")
-            .filter(|value| !value.is_null());
-        let items = own
-            .or_else(|| self.root.get("architectures"))
-            .and_then(Value::items);
-        items
-            .unwrap_or(&[])
-            .iter()
-            .filter_map(Value::as_str)
-            .collect()
+        let own = self.effective().get("architectures").filter(|value| !value.is_null());
+        let items = own.or_else(|| self.root.get("architectures")).and_then(Value::items);
+        items.unwrap_or(&[]).iter().filter_map(Value::as_str).collect()
     }
 
     /// Looks up a key, or a dotted path through objects and lists (`block_configs.3.attention`), in the part that is used.
@@ -244,11 +205,7 @@ impl Config {
     /// `tie_word_embeddings`, `torch_dtype`, `dtype` and `quantization_config` are also looked for in the wrapper.
     pub fn find(&self, path: &str) -> Option<Found<'_>> {
         let (head, _) = path.split_once('.').unwrap_or((path, ""));
-        let outermost = if free_keys::SHARED_WITH_WRAPPER.contains(&head) {
-            0
-        } else {
-            self.path.len()
-        };
+        let outermost = if free_keys::SHARED_WITH_WRAPPER.contains(&head) { 0 } else { self.path.len() };
         let mut null = None;
         for depth in (outermost..=self.path.len()).rev() {
             let mut pointer = String::new();
@@ -270,10 +227,7 @@ impl Config {
 
     /// Where `span` is; `pointer` names the value in the tree.
     pub fn location(&self, span: Span, pointer: &str) -> Location {
-        let source = self
-            .sources
-            .get(span.source as usize)
-            .unwrap_or(&self.sources[0]);
+        let source = self.sources.get(span.source as usize).unwrap_or(&self.sources[0]);
         source.location(span, pointer)
     }
 
@@ -308,10 +262,7 @@ fn descend<'a>(start: &'a Value, path: &str, pointer: &mut String) -> Option<&'a
 fn is_other_model(key: &str) -> bool {
     let shared = free_keys::SHARED_WITH_WRAPPER.contains(&key);
     !shared
-        && (key.ends_with("_config")
-            || key.ends_with("_cfg")
-            || key.starts_with("vision")
-            || key.starts_with("audio"))
+        && (key.ends_with("_config") || key.ends_with("_cfg") || key.starts_with("vision") || key.starts_with("audio"))
 }
 
 fn too_large(file_name: &str, bytes: usize) -> Diagnostic {
@@ -326,15 +277,8 @@ fn not_utf8(file_name: &str, bytes: &[u8], valid_up_to: usize) -> Diagnostic {
     // Only the text around the bad byte is quoted, so only that much is converted.
     let at = valid_up_to.min(bytes.len());
     let end = (at + 200).min(bytes.len());
-    let source = Source::new(
-        file_name,
-        String::from_utf8_lossy(&bytes[..end]).into_owned(),
-    );
-    let span = Span {
-        source: 0,
-        start: at as u32,
-        end: at as u32 + 1,
-    };
+    let source = Source::new(file_name, String::from_utf8_lossy(&bytes[..end]).into_owned());
+    let span = Span { source: 0, start: at as u32, end: at as u32 + 1 };
     let byte = bytes.get(at).copied().unwrap_or_default();
     Diagnostic::error("T0102", format!("byte 0x{byte:02x} is not UTF-8 text"))
         .at(source.location(span, ""))
@@ -343,11 +287,8 @@ fn not_utf8(file_name: &str, bytes: &[u8], valid_up_to: usize) -> Diagnostic {
 }
 
 fn not_an_object(source: &Source, root: &Value) -> Diagnostic {
-    Diagnostic::error(
-        "T0108",
-        format!("the file holds {}, not an object", root.kind_name()),
-    )
-    .at(source.location(root.span, ""))
-    .why("a model configuration is one object, `{\"model_type\": ..., ...}`")
-    .help("give the model's own `config.json`")
+    Diagnostic::error("T0108", format!("the file holds {}, not an object", root.kind_name()))
+        .at(source.location(root.span, ""))
+        .why("a model configuration is one object, `{\"model_type\": ..., ...}`")
+        .help("give the model's own `config.json`")
 }

@@ -26,39 +26,21 @@ pub fn near_matches(name: &str, known: &[&str]) -> Vec<String> {
         .collect();
     found.sort_unstable();
     found.dedup();
-    found
-        .into_iter()
-        .take(3)
-        .map(|(_, candidate)| candidate.to_owned())
-        .collect()
+    found.into_iter().take(3).map(|(_, candidate)| candidate.to_owned()).collect()
 }
 
 /// Whether the configuration has the five keys from which a Llama-like decoder can be built.
 ///
 /// Offered to the user as a way on for a model type that is not known; never taken without saying so.
 pub fn looks_like_llama(config: &Config) -> bool {
-    [
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "vocab_size",
-    ]
-    .iter()
-    .all(|key| {
-        config
-            .effective()
-            .get(key)
-            .is_some_and(|value| !value.is_null())
-    })
+    ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"]
+        .iter()
+        .all(|key| config.effective().get(key).is_some_and(|value| !value.is_null()))
 }
 
 /// Lower-case letters and digits only: `-`, `_` and case are not what a misspelling is about.
 fn letters(name: &str) -> Vec<char> {
-    name.chars()
-        .filter(|c| c.is_alphanumeric())
-        .flat_map(char::to_lowercase)
-        .collect()
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.

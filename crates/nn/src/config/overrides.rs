@@ -23,16 +23,8 @@ impl Config {
             let argument = format!("{ORIGIN} {key}={text}");
             let start = argument.len() - text.len();
             let source = Source::new(ORIGIN, argument);
-            let whole = Span {
-                source: index,
-                start: start as u32,
-                end: source.text().len() as u32,
-            };
-            let key_span = Span {
-                start: ORIGIN.len() as u32 + 1,
-                end: start as u32 - 1,
-                ..whole
-            };
+            let whole = Span { source: index, start: start as u32, end: source.text().len() as u32 };
+            let key_span = Span { start: ORIGIN.len() as u32 + 1, end: start as u32 - 1, ..whole };
             let key = self.own_path(key.trim());
             if !seen.insert(key.clone()) {
                 problems.push(
@@ -43,10 +35,7 @@ impl Config {
             }
             let value = match json::parse(&source, index, start) {
                 (Some(value), _) => value,
-                (None, _) => Value {
-                    kind: Kind::String(text.trim().into()),
-                    span: whole,
-                },
+                (None, _) => Value { kind: Kind::String(text.trim().into()), span: whole },
             };
             match self.set(&key, key_span, value) {
                 Ok(()) => {}
@@ -101,20 +90,10 @@ fn member<'a>(here: &'a mut Value, step: &str, key_span: Span) -> Result<&'a mut
     let name = here.kind_name();
     match &mut here.kind {
         Kind::Object(members) => {
-            let at = members
-                .iter()
-                .position(|member| &*member.key == step)
-                .unwrap_or(members.len());
+            let at = members.iter().position(|member| &*member.key == step).unwrap_or(members.len());
             if at == members.len() {
-                let value = Value {
-                    kind: Kind::Null,
-                    span: key_span,
-                };
-                members.push(Member {
-                    key: step.into(),
-                    key_span,
-                    value,
-                });
+                let value = Value { kind: Kind::Null, span: key_span };
+                members.push(Member { key: step.into(), key_span, value });
             }
             Ok(&mut members[at].value)
         }
@@ -123,9 +102,7 @@ fn member<'a>(here: &'a mut Value, step: &str, key_span: Span) -> Result<&'a mut
             let index = step.parse::<usize>().ok().filter(|index| *index < count);
             match index {
                 Some(index) => Ok(&mut items[index]),
-                None => Err(format!(
-                    "`{step}` is not the number of an item in a list of {count}"
-                )),
+                None => Err(format!("`{step}` is not the number of an item in a list of {count}")),
             }
         }
         _ => Err(format!("`{step}` would be a part of {name}")),

@@ -62,15 +62,10 @@ impl<'a> Parser<'a> {
     fn finish(mut self, value: Option<Value>) -> (Option<Value>, Vec<Diagnostic>) {
         let failed = !self.errors.is_empty();
         let mut problems = std::mem::take(&mut self.errors);
-        for (counted, what) in [
-            (self.duplicates, "keys given twice"),
-            (self.not_finite, "numbers that are not finite"),
-        ] {
+        for (counted, what) in [(self.duplicates, "keys given twice"), (self.not_finite, "numbers that are not finite")]
+        {
             let more = counted.total - counted.first.len();
-            let code = counted
-                .first
-                .first()
-                .map_or("T0109", |diagnostic| diagnostic.code);
+            let code = counted.first.first().map_or("T0109", |diagnostic| diagnostic.code);
             problems.extend(counted.first);
             if more > 0 {
                 problems.push(Diagnostic::warning(code, format!("{more} more {what}")));
@@ -84,12 +79,7 @@ impl<'a> Parser<'a> {
         self.space()?;
         if self.at < self.bytes.len() {
             let span = self.token_span();
-            self.error(
-                span,
-                "text after the end of the JSON value",
-                "nothing may follow the value",
-                "delete it",
-            )?;
+            self.error(span, "text after the end of the JSON value", "nothing may follow the value", "delete it")?;
         }
         Ok(value)
     }
@@ -115,10 +105,7 @@ impl<'a> Parser<'a> {
             Some(b'"') => Kind::String(self.string()?),
             Some(_) => self.word()?,
         };
-        Ok(Value {
-            kind,
-            span: self.span(start, self.at),
-        })
+        Ok(Value { kind, span: self.span(start, self.at) })
     }
 
     fn object(&mut self) -> Result<Vec<Member>, Stop> {
@@ -132,12 +119,7 @@ impl<'a> Parser<'a> {
                 Some(b'"') => {}
                 Some(_) => {
                     let span = self.token_span();
-                    self.error(
-                        span,
-                        "a key must be a string",
-                        "expected `\"`",
-                        "write the key in double quotes",
-                    )?;
+                    self.error(span, "a key must be a string", "expected `\"`", "write the key in double quotes")?;
                     return Err(Stop);
                 }
                 None => return Err(self.truncated(None)),
@@ -149,12 +131,7 @@ impl<'a> Parser<'a> {
                 Some(b':') => self.at += 1,
                 Some(_) => {
                     let span = self.token_span();
-                    self.error(
-                        span,
-                        "no `:` after a key",
-                        "expected `:`",
-                        "write `\"key\": value`",
-                    )?;
+                    self.error(span, "no `:` after a key", "expected `:`", "write `\"key\": value`")?;
                     return Err(Stop);
                 }
                 None => return Err(self.truncated(None)),
@@ -166,11 +143,7 @@ impl<'a> Parser<'a> {
                 self.duplicate(&members, &key, key_span);
             }
             self.path.pop();
-            members.push(Member {
-                key,
-                key_span,
-                value,
-            });
+            members.push(Member { key, key_span, value });
         }
         if repeated {
             keep_last(&mut members);
@@ -220,12 +193,7 @@ impl<'a> Parser<'a> {
             Some(&byte) if byte == close => {
                 if let Some(comma) = comma {
                     let span = self.span(comma, comma + 1);
-                    self.error(
-                        span,
-                        "a comma after the last item",
-                        "JSON allows none here",
-                        "delete the comma",
-                    )?;
+                    self.error(span, "a comma after the last item", "JSON allows none here", "delete the comma")?;
                 }
                 self.open.pop();
                 self.at += 1;
@@ -245,12 +213,7 @@ impl<'a> Parser<'a> {
             }
             Some(b',') => {
                 let span = self.span(self.at, self.at + 1);
-                self.error(
-                    span,
-                    "a comma without a value before it",
-                    "expected a value",
-                    "delete the comma",
-                )?;
+                self.error(span, "a comma without a value before it", "expected a value", "delete the comma")?;
                 self.at += 1;
                 self.item(close, true)
             }
@@ -258,12 +221,7 @@ impl<'a> Parser<'a> {
             Some(_) => {
                 let end = self.last_text_byte();
                 let span = self.span(end, end + 1);
-                self.error(
-                    span,
-                    "no comma between two items",
-                    "expected `,` after this",
-                    "add a comma",
-                )?;
+                self.error(span, "no comma between two items", "expected `,` after this", "add a comma")?;
                 Ok(true)
             }
         }
@@ -302,8 +260,7 @@ impl<'a> Parser<'a> {
         let text = self.source.text();
         let end = text.trim_end().len();
         let location = self.here(self.span(end, end));
-        let mut diagnostic =
-            Diagnostic::error("T0105", "the text ends in the middle of a JSON value").at(location);
+        let mut diagnostic = Diagnostic::error("T0105", "the text ends in the middle of a JSON value").at(location);
         let opened = match (token, self.open.last()) {
             (Some(token), _) => Some((token, "this value is not complete")),
             (None, Some(&bracket)) => Some((bracket, "this bracket is never closed")),
@@ -319,35 +276,17 @@ impl<'a> Parser<'a> {
         };
         self.errors.push(
             diagnostic
-                .why(format!(
-                    "{} bytes were read, with {open} still open",
-                    text.len()
-                ))
+                .why(format!("{} bytes were read, with {open} still open", text.len()))
                 .help("fetch or copy the file again: it looks cut off"),
         );
         Stop
     }
 
-    pub(super) fn error(
-        &mut self,
-        span: Span,
-        message: &str,
-        label: &str,
-        help: &str,
-    ) -> Result<(), Stop> {
+    pub(super) fn error(&mut self, span: Span, message: &str, label: &str, help: &str) -> Result<(), Stop> {
         let location = self.here(span);
         let labelled = location.clone();
-        self.errors.push(
-            Diagnostic::error("T0104", message)
-                .at(location)
-                .label(labelled, label)
-                .help(help),
-        );
-        if self.errors.len() >= MAX_PROBLEMS {
-            Err(Stop)
-        } else {
-            Ok(())
-        }
+        self.errors.push(Diagnostic::error("T0104", message).at(location).label(labelled, label).help(help));
+        if self.errors.len() >= MAX_PROBLEMS { Err(Stop) } else { Ok(()) }
     }
 
     fn here(&self, span: Span) -> Location {
@@ -362,11 +301,7 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn span(&self, start: usize, end: usize) -> Span {
-        Span {
-            source: self.index,
-            start: start as u32,
-            end: end as u32,
-        }
+        Span { source: self.index, start: start as u32, end: end as u32 }
     }
 }
 

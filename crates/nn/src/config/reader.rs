@@ -62,8 +62,7 @@ impl<'a> Reader<'a> {
 
     /// A positive whole number that must be there; 1 if it is missing or wrong.
     pub fn size(&mut self, key: impl Names) -> u64 {
-        self.required(&key, |value| scalar::whole(value, 1))
-            .unwrap_or(1)
+        self.required(&key, |value| scalar::whole(value, 1)).unwrap_or(1)
     }
 
     /// A positive whole number, or `default`, recorded as an assumption with `why`.
@@ -78,8 +77,7 @@ impl<'a> Reader<'a> {
 
     /// A whole number that may be 0 and must be there; 1 if it is missing or wrong.
     pub fn count(&mut self, key: impl Names) -> u64 {
-        self.required(&key, |value| scalar::whole(value, 0))
-            .unwrap_or(1)
+        self.required(&key, |value| scalar::whole(value, 0)).unwrap_or(1)
     }
 
     /// A whole number that may be 0, or `default`, recorded as an assumption with `why`.
@@ -200,23 +198,17 @@ impl<'a> Reader<'a> {
 
     /// Whether the key is there and not `null`. Does not count as reading it.
     pub fn has(&self, key: &str) -> bool {
-        self.config
-            .find(key)
-            .is_some_and(|found| !found.value.is_null())
+        self.config.find(key).is_some_and(|found| !found.value.is_null())
     }
 
     /// Whether the key holds a list. Does not count as reading it.
     pub fn is_list(&self, key: &str) -> bool {
-        self.config
-            .find(key)
-            .is_some_and(|found| found.value.items().is_some())
+        self.config.find(key).is_some_and(|found| found.value.items().is_some())
     }
 
     /// Whether the key holds an object. Does not count as reading it.
     pub fn is_object(&self, key: &str) -> bool {
-        self.config
-            .find(key)
-            .is_some_and(|found| found.value.is_object())
+        self.config.find(key).is_some_and(|found| found.value.is_object())
     }
 
     /// The value as it stands, for what no other method reads. Counts as reading all of it.
@@ -235,12 +227,7 @@ impl<'a> Reader<'a> {
     pub fn assume(&mut self, key: &str, value: impl ToString, why: &str) {
         let value = value.to_string();
         let flag = format!("--set {key}={value}");
-        self.assumptions.push(Assumption {
-            key: key.to_owned(),
-            value,
-            why: why.to_owned(),
-            flag,
-        });
+        self.assumptions.push(Assumption { key: key.to_owned(), value, why: why.to_owned(), flag });
     }
 
     /// Whether an error was recorded so far.
@@ -259,10 +246,7 @@ impl<'a> Reader<'a> {
         }
         if self.warnings > MAX_PROBLEMS {
             let more = self.warnings - MAX_PROBLEMS;
-            problems.push(Diagnostic::warning(
-                "T0200",
-                format!("{more} more warnings"),
-            ));
+            problems.push(Diagnostic::warning("T0200", format!("{more} more warnings")));
         }
         problems.sort_by_key(|problem| match &problem.location {
             Some(place) => (place.file == "--set", place.line, place.column),
@@ -277,32 +261,20 @@ impl<'a> Reader<'a> {
         let mut readings: Vec<(usize, Reading)> = self.readings.into_values().collect();
         readings.sort_by_key(|(order, _)| *order);
         let readings = readings.into_iter().map(|(_, reading)| reading).collect();
-        Ok(Resolved {
-            readings,
-            assumptions: self.assumptions,
-            diagnostics,
-        })
+        Ok(Resolved { readings, assumptions: self.assumptions, diagnostics })
     }
 
     /// Warns about the unread keys under `value`, whose path is `path`.
     fn unread(&mut self, value: &Value, path: &str, pointer: &str) {
         for member in value.members() {
-            let key = if path.is_empty() {
-                member.key.to_string()
-            } else {
-                format!("{path}.{}", member.key)
-            };
+            let key = if path.is_empty() { member.key.to_string() } else { format!("{path}.{}", member.key) };
             if is_free(&member.key, &member.value) || self.known.contains(&key) {
                 continue;
             }
             let mut place = pointer.to_owned();
             push_pointer(&mut place, &member.key);
             let inside = format!("{key}.");
-            let part_read = self
-                .asked
-                .range(inside.clone()..)
-                .next()
-                .is_some_and(|asked| asked.starts_with(&inside));
+            let part_read = self.asked.range(inside.clone()..).next().is_some_and(|asked| asked.starts_with(&inside));
             if part_read {
                 self.unread(&member.value, &key, &place);
             } else if !self.asked.contains(&key) {
@@ -310,11 +282,7 @@ impl<'a> Reader<'a> {
             }
         }
         for (index, item) in value.items().unwrap_or(&[]).iter().enumerate() {
-            self.unread(
-                item,
-                &format!("{path}.{index}"),
-                &format!("{pointer}/{index}"),
-            );
+            self.unread(item, &format!("{path}.{index}"), &format!("{pointer}/{index}"));
         }
     }
 
@@ -339,10 +307,7 @@ impl<'a> Reader<'a> {
     /// Where the value of `key` stands, unless it is absent or `null`.
     pub(super) fn place(&self, key: &str) -> Option<Location> {
         let used = self.aliases.get(key).map_or(key, String::as_str);
-        let found = self
-            .config
-            .find(used)
-            .filter(|found| !found.value.is_null())?;
+        let found = self.config.find(used).filter(|found| !found.value.is_null())?;
         Some(self.at(&found))
     }
 
@@ -351,18 +316,11 @@ impl<'a> Reader<'a> {
         let mut first: Option<Got<'a>> = None;
         for name in names {
             self.asked.insert((*name).to_owned());
-            let Some(found) = self
-                .config
-                .find(name)
-                .filter(|found| !found.value.is_null())
-            else {
+            let Some(found) = self.config.find(name).filter(|found| !found.value.is_null()) else {
                 continue;
             };
             let Some(used) = &first else {
-                first = Some(Got {
-                    key: (*name).to_owned(),
-                    found,
-                });
+                first = Some(Got { key: (*name).to_owned(), found });
                 continue;
             };
             let (a, b) = (scalar::short(used.found.value), scalar::short(found.value));
@@ -393,25 +351,13 @@ impl<'a> Reader<'a> {
             return;
         }
         let place = self.at(&got.found);
-        let origin = if place.file == "--set" {
-            place.file
-        } else {
-            format!("{}:{}:{}", place.file, place.line, place.column)
-        };
-        let reading = Reading {
-            key: got.key.clone(),
-            value: scalar::short(got.found.value),
-            origin,
-        };
-        self.readings
-            .insert(got.key.clone(), (self.readings.len(), reading));
+        let origin =
+            if place.file == "--set" { place.file } else { format!("{}:{}:{}", place.file, place.line, place.column) };
+        let reading = Reading { key: got.key.clone(), value: scalar::short(got.found.value), origin };
+        self.readings.insert(got.key.clone(), (self.readings.len(), reading));
     }
 
-    fn required<T>(
-        &mut self,
-        key: &impl Names,
-        read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>,
-    ) -> Option<T> {
+    fn required<T>(&mut self, key: &impl Names, read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>) -> Option<T> {
         let names = key.names();
         if let Some(got) = self.fetch(&names) {
             self.accept_named(&names, &got, read)
@@ -421,11 +367,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn optional<T>(
-        &mut self,
-        key: &impl Names,
-        read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>,
-    ) -> Option<T> {
+    fn optional<T>(&mut self, key: &impl Names, read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>) -> Option<T> {
         let names = key.names();
         let got = self.fetch(&names)?;
         self.accept_named(&names, &got, read)
@@ -442,20 +384,12 @@ impl<'a> Reader<'a> {
         if let Some(got) = self.fetch(&names) {
             self.accept_named(&names, &got, read).unwrap_or(default)
         } else {
-            self.assume(
-                names.first().copied().unwrap_or(""),
-                default.to_string(),
-                why,
-            );
+            self.assume(names.first().copied().unwrap_or(""), default.to_string(), why);
             default
         }
     }
 
-    fn list<T>(
-        &mut self,
-        key: &impl Names,
-        read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>,
-    ) -> Option<Vec<T>> {
+    fn list<T>(&mut self, key: &impl Names, read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>) -> Option<Vec<T>> {
         let got = self.fetch(&key.names())?;
         let Some(items) = got.found.value.items() else {
             self.wrong_kind(&got, "a list");
@@ -465,13 +399,7 @@ impl<'a> Reader<'a> {
         for (index, item) in items.iter().enumerate() {
             let key = format!("{}.{index}", got.key);
             let pointer = format!("{}/{index}", got.found.pointer);
-            let one = Got {
-                key,
-                found: Found {
-                    value: item,
-                    pointer,
-                },
-            };
+            let one = Got { key, found: Found { value: item, pointer } };
             list.extend(self.accept(&one, &read));
             if self.bad.contains(&one.key) {
                 self.bad.insert(got.key.clone());
@@ -480,11 +408,7 @@ impl<'a> Reader<'a> {
         (list.len() == items.len()).then_some(list)
     }
 
-    fn accept<T>(
-        &mut self,
-        got: &Got<'_>,
-        read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>,
-    ) -> Option<T> {
+    fn accept<T>(&mut self, got: &Got<'_>, read: impl Fn(&Value) -> Result<Scalar<T>, Refusal>) -> Option<T> {
         match read(got.found.value) {
             Ok(scalar) => {
                 if let Some(form) = scalar.odd_form {
@@ -502,14 +426,7 @@ impl<'a> Reader<'a> {
 
 fn string(value: &Value) -> Result<Scalar<String>, Refusal> {
     match value.as_str() {
-        Some(text) => Ok(Scalar {
-            value: text.to_owned(),
-            odd_form: None,
-        }),
-        None => Err(Refusal {
-            code: "T0202",
-            is: value.kind_name().to_owned(),
-            expected: "a string",
-        }),
+        Some(text) => Ok(Scalar { value: text.to_owned(), odd_form: None }),
+        None => Err(Refusal { code: "T0202", is: value.kind_name().to_owned(), expected: "a string" }),
     }
 }

@@ -26,16 +26,8 @@ pub struct Refusal {
     pub expected: &'static str,
 }
 
-fn refuse<T>(
-    code: &'static str,
-    is: impl Into<String>,
-    expected: &'static str,
-) -> Result<T, Refusal> {
-    Err(Refusal {
-        code,
-        is: is.into(),
-        expected,
-    })
+fn refuse<T>(code: &'static str, is: impl Into<String>, expected: &'static str) -> Result<T, Refusal> {
+    Err(Refusal { code, is: is.into(), expected })
 }
 
 /// The number that `value` holds, also if it is written as a string, and whether it was.
@@ -60,25 +52,17 @@ fn plain_number(text: &str) -> Option<String> {
             let mut groups = text.split(separator);
             let first = groups.next().unwrap_or("");
             let digits = |group: &str| group.bytes().all(|byte| byte.is_ascii_digit());
-            let grouped = (1..=3).contains(&first.len())
-                && digits(first)
-                && groups.all(|g| g.len() == 3 && digits(g));
+            let grouped = (1..=3).contains(&first.len()) && digits(first) && groups.all(|g| g.len() == 3 && digits(g));
             return grouped.then(|| text.replace(separator, ""));
         }
     }
-    let doubtful = text
-        .split_once('.')
-        .is_some_and(|(_, fraction)| fraction.len() == 3);
+    let doubtful = text.split_once('.').is_some_and(|(_, fraction)| fraction.len() == 3);
     (is_json_number(text) && !doubtful).then(|| text.to_owned())
 }
 
 /// `value` as a whole number from `least` to [`MAX_SIZE`].
 pub fn whole(value: &Value, least: u64) -> Result<Scalar<u64>, Refusal> {
-    let expected = if least == 0 {
-        "a whole number, 0 or more"
-    } else {
-        "a positive whole number"
-    };
+    let expected = if least == 0 { "a whole number, 0 or more" } else { "a positive whole number" };
     let (text, from_string) = number_text(value, expected)?;
     if matches!(text.as_str(), "NaN" | "Infinity" | "-Infinity") {
         return refuse("T0204", format!("`{text}`"), expected);
@@ -104,29 +88,19 @@ pub fn whole(value: &Value, least: u64) -> Result<Scalar<u64>, Refusal> {
     if read < least {
         return refuse("T0204", "zero", expected);
     }
-    Ok(Scalar {
-        value: read,
-        odd_form: from_string.then_some("a string"),
-    })
+    Ok(Scalar { value: read, odd_form: from_string.then_some("a string") })
 }
 
 /// `value` as a finite number.
 pub fn finite(value: &Value) -> Result<Scalar<f64>, Refusal> {
     let expected = "a finite number";
     let (text, from_string) = number_text(value, expected)?;
-    let read: f64 = if text == "NaN" {
-        f64::NAN
-    } else {
-        text.parse().unwrap_or(f64::INFINITY)
-    };
+    let read: f64 = if text == "NaN" { f64::NAN } else { text.parse().unwrap_or(f64::INFINITY) };
     if !read.is_finite() {
         let shown: String = text.chars().take(24).collect();
         return refuse("T0204", format!("`{shown}`"), expected);
     }
-    Ok(Scalar {
-        value: read,
-        odd_form: from_string.then_some("a string"),
-    })
+    Ok(Scalar { value: read, odd_form: from_string.then_some("a string") })
 }
 
 /// `value` as a switch; `"true"`, `"False"`, 0 and 1 are understood too.
@@ -139,10 +113,7 @@ pub fn switch(value: &Value) -> Result<Scalar<bool>, Refusal> {
         Kind::Number(text) if &**text == "1" => (true, Some("a number")),
         _ => return refuse("T0202", value.kind_name(), "true or false"),
     };
-    Ok(Scalar {
-        value: read,
-        odd_form,
-    })
+    Ok(Scalar { value: read, odd_form })
 }
 
 /// `value` in a few characters, for messages and for the list of keys that were read.
@@ -155,12 +126,7 @@ pub fn short(value: &Value) -> String {
         Kind::Array(items) => match items.as_slice() {
             [] => "[]".to_owned(),
             [one] => format!("[{}]", short_item(one)),
-            [first, .., last] => format!(
-                "[{} .. {}] ({} items)",
-                short_item(first),
-                short_item(last),
-                items.len()
-            ),
+            [first, .., last] => format!("[{} .. {}] ({} items)", short_item(first), short_item(last), items.len()),
         },
         Kind::Object(members) => format!("{{{} keys}}", members.len()),
     }

@@ -25,14 +25,8 @@ impl Source {
     /// Keeps `text` under `name` and indexes its lines.
     pub fn new(name: &str, text: String) -> Self {
         let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        let line_starts = std::iter::once(0)
-            .chain(newlines.map(|(at, _)| at as u32 + 1))
-            .collect();
-        Self {
-            name: name.to_owned(),
-            text,
-            line_starts,
-        }
+        let line_starts = std::iter::once(0).chain(newlines.map(|(at, _)| at as u32 + 1)).collect();
+        Self { name: name.to_owned(), text, line_starts }
     }
 
     /// File name, or `--set`.
@@ -47,9 +41,7 @@ impl Source {
 
     /// The text that `span` covers; empty if the span does not fit this text.
     pub fn slice(&self, span: Span) -> &str {
-        self.text
-            .get(span.start as usize..span.end as usize)
-            .unwrap_or("")
+        self.text.get(span.start as usize..span.end as usize).unwrap_or("")
     }
 
     /// Where `span` is, with line and columns counted in characters from 1.
@@ -57,22 +49,13 @@ impl Source {
     /// A span over several lines is cut at the end of its first line.
     pub fn location(&self, span: Span, pointer: &str) -> Location {
         let start = (span.start as usize).min(self.text.len());
-        let line = self
-            .line_starts
-            .partition_point(|at| *at as usize <= start)
-            .max(1);
+        let line = self.line_starts.partition_point(|at| *at as usize <= start).max(1);
         let line_start = self.line_starts[line - 1] as usize;
-        let line_end = self
-            .line_starts
-            .get(line)
-            .map_or(self.text.len(), |at| *at as usize);
+        let line_end = self.line_starts.get(line).map_or(self.text.len(), |at| *at as usize);
         let columns = start - line_start..(span.end as usize).max(start) - line_start;
         // Only the line is handed over: counting lines from the top for every key would be slow in a large file.
         let text = self.text.get(line_start..line_end).unwrap_or("");
-        Location {
-            line: line as u32,
-            ..Location::in_source(&self.name, text, columns).pointer(pointer)
-        }
+        Location { line: line as u32, ..Location::in_source(&self.name, text, columns).pointer(pointer) }
     }
 }
 

@@ -21,9 +21,7 @@ impl Parser<'_> {
             _ => {}
         }
         if self.at == self.bytes.len()
-            && ["null", "true", "false", "NaN", "Infinity"]
-                .iter()
-                .any(|w| w.starts_with(&token))
+            && ["null", "true", "false", "NaN", "Infinity"].iter().any(|w| w.starts_with(&token))
         {
             return Err(self.truncated(Some(span.start as usize)));
         }
@@ -35,37 +33,18 @@ impl Parser<'_> {
         };
         if let Some((json, kind)) = python {
             let label = format!("JSON writes `{json}`");
-            self.error(
-                span,
-                &format!("`{token}` is Python, not JSON"),
-                &label,
-                &format!("write `{json}`"),
-            )?;
+            self.error(span, &format!("`{token}` is Python, not JSON"), &label, &format!("write `{json}`"))?;
             return Ok(kind);
         }
         let first = token.chars().next().unwrap_or(' ');
         let shown: String = token.chars().take(40).collect();
         if first.is_ascii_digit() || matches!(first, '-' | '+' | '.') {
             let help = "JSON numbers have no leading zero or `+`, no `_`, and digits on both sides of the point";
-            self.error(
-                span,
-                &format!("`{shown}` is not a JSON number"),
-                "not a number",
-                help,
-            )?;
+            self.error(span, &format!("`{shown}` is not a JSON number"), "not a number", help)?;
             return Ok(Kind::Null);
         }
-        let help = if first == '\'' {
-            "use double quotes"
-        } else {
-            "strings need double quotes"
-        };
-        self.error(
-            span,
-            &format!("`{shown}` is not a JSON value"),
-            "expected a value",
-            help,
-        )?;
+        let help = if first == '\'' { "use double quotes" } else { "strings need double quotes" };
+        self.error(span, &format!("`{shown}` is not a JSON value"), "expected a value", help)?;
         Err(Stop)
     }
 
@@ -76,11 +55,7 @@ impl Parser<'_> {
         let mut text = String::new();
         loop {
             let run = self.at;
-            while self
-                .bytes
-                .get(self.at)
-                .is_some_and(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f))
-            {
+            while self.bytes.get(self.at).is_some_and(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
                 self.at += 1;
             }
             text.push_str(self.source.slice(self.span(run, self.at)));
@@ -93,23 +68,13 @@ impl Parser<'_> {
                 Some(b'\\') => self.escape(&mut text, start)?,
                 Some(b'\n' | b'\r') => {
                     let span = self.span(start, self.at);
-                    self.error(
-                        span,
-                        "a string that is not closed on its line",
-                        "begins here",
-                        "add the closing `\"`",
-                    )?;
+                    self.error(span, "a string that is not closed on its line", "begins here", "add the closing `\"`")?;
                     return Err(Stop);
                 }
                 Some(&byte) => {
                     let span = self.span(self.at, self.at + 1);
                     let help = format!("write `\\u{byte:04x}`");
-                    self.error(
-                        span,
-                        "a control character in a string",
-                        "must be escaped",
-                        &help,
-                    )?;
+                    self.error(span, "a control character in a string", "must be escaped", &help)?;
                     self.at += 1;
                 }
             }
@@ -134,12 +99,7 @@ impl Parser<'_> {
             b'u' => return self.unicode_escape(text, start),
             _ => {
                 let span = self.span(start, start + 2);
-                self.error(
-                    span,
-                    "an unknown escape in a string",
-                    "not an escape",
-                    "write `\\\\` for a backslash",
-                )?;
+                self.error(span, "an unknown escape in a string", "not an escape", "write `\\\\` for a backslash")?;
                 // The escaped character may be longer than a byte; the run that follows starts at it.
                 self.at = start + 1;
                 if matches!(letter, b'"' | b'\\' | 0..=0x1f) {
@@ -155,21 +115,14 @@ impl Parser<'_> {
     pub(super) fn unicode_escape(&mut self, text: &mut String, start: usize) -> Result<(), Stop> {
         let Some(first) = self.hex4(self.at) else {
             let span = self.span(start, start + 2);
-            return self.error(
-                span,
-                "`\\u` needs four hexadecimal digits",
-                "incomplete escape",
-                "write `\\u0041`",
-            );
+            return self.error(span, "`\\u` needs four hexadecimal digits", "incomplete escape", "write `\\u0041`");
         };
         self.at += 4;
         let mut unit = first;
         let is_high = (0xd800..0xdc00).contains(&first);
         if is_high
             && self.bytes.get(self.at..self.at + 2) == Some(b"\\u")
-            && let Some(second) = self
-                .hex4(self.at + 2)
-                .filter(|low| (0xdc00..0xe000).contains(low))
+            && let Some(second) = self.hex4(self.at + 2).filter(|low| (0xdc00..0xe000).contains(low))
         {
             self.at += 6;
             unit = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
@@ -181,9 +134,7 @@ impl Parser<'_> {
 
     pub(super) fn hex4(&self, at: usize) -> Option<u32> {
         let digits = self.bytes.get(at..at + 4)?;
-        digits.iter().try_fold(0, |sum, digit| {
-            Some(sum * 16 + (*digit as char).to_digit(16)?)
-        })
+        digits.iter().try_fold(0, |sum, digit| Some(sum * 16 + (*digit as char).to_digit(16)?))
     }
 
     /// Skips white space; comments are an error each, and skipped too.
@@ -201,12 +152,7 @@ impl Parser<'_> {
                 return Ok(());
             };
             let span = self.span(self.at, self.at + length);
-            self.error(
-                span,
-                "JSON has no comments",
-                "comment",
-                "delete the comment",
-            )?;
+            self.error(span, "JSON has no comments", "comment", "delete the comment")?;
             self.at += length;
         }
     }
@@ -222,10 +168,7 @@ impl Parser<'_> {
 
     /// The last byte before here that is not white space.
     pub(super) fn last_text_byte(&self) -> usize {
-        self.source.text()[..self.at]
-            .trim_end()
-            .len()
-            .saturating_sub(1)
+        self.source.text()[..self.at].trim_end().len().saturating_sub(1)
     }
 }
 
@@ -241,10 +184,6 @@ pub fn is_json_number(text: &str) -> bool {
         Some((whole, fraction)) => (whole, Some(fraction)),
         None => (mantissa, None),
     };
-    let exponent_ok =
-        exponent.is_none_or(|text| digits(text.strip_prefix(['+', '-']).unwrap_or(text)));
-    digits(whole)
-        && (whole == "0" || !whole.starts_with('0'))
-        && fraction.is_none_or(digits)
-        && exponent_ok
+    let exponent_ok = exponent.is_none_or(|text| digits(text.strip_prefix(['+', '-']).unwrap_or(text)));
+    digits(whole) && (whole == "0" || !whole.starts_with('0')) && fraction.is_none_or(digits) && exponent_ok
 }

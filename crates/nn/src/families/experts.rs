@@ -3,8 +3,8 @@
 use super::common::{FAMILY, FREE, is_null};
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LatentSpec, LayerNames, LayerSpec, MoeSpec,
-    Projection, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, BlockForm, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LatentSpec,
+    LayerNames, LayerSpec, MoeSpec, Projection, RouterSpec, SharedSpec,
 };
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
 //! GPT-2: learned positions, layer norm, one fused projection with transposed weights.
 
-use super::common::{activation, attention, named};
 use super::common::Sizes;
+use super::common::{activation, attention, named};
 use crate::config::{Part, Reader};
 use crate::spec::{
     BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LearnedPositions,
@@ -37,7 +37,13 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         r.float_or("resid_pdrop", 0.1, "the default of the family"),
     );
     r.known(&["n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"]);
-    r.known(&["summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"]);
+    r.known(&[
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+    ]);
     let norm = NormSpec { kind: NormKind::LayerNorm { bias: true }, eps };
 
     let sizes = Sizes { h, l, a, k: a, d: (h / a.max(1)).max(1), v };

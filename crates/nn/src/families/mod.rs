@@ -139,9 +139,10 @@ fn unknown(config: &Config, name: &str) -> Diagnostics {
     };
     let mut diagnostic = Diagnostic::error("T0301", message);
     if let Some(value) = config.find("model_type") {
-        diagnostic = diagnostic.at(config.location(value.value.span.clone(), "/model_type"));
+        diagnostic = diagnostic.at(config.location(value.value.span, "/model_type"));
     }
-    diagnostic = diagnostic.why("the family decides which modules the keys describe; guessing would give a wrong count");
+    diagnostic =
+        diagnostic.why("the family decides which modules the keys describe; guessing would give a wrong count");
     let near = near_matches(name, &known);
     if !near.is_empty() {
         diagnostic = diagnostic.help(format!("near matches: {}", near.join(", ")));

@@ -19,8 +19,8 @@ pub struct Block {
 
 #[derive(Clone, Debug)]
 enum FeedForward {
-    Mlp(Mlp),
-    Moe(Moe),
+    Mlp(Box<Mlp>),
+    Moe(Box<Moe>),
 }
 
 /// The norms of a block in the order of [`BlockForm`]'s fields.
@@ -51,8 +51,8 @@ impl Block {
         let feed_forward = {
             let _scope = scope(b.runtime(), spec.names.feed_forward);
             match &spec.feed_forward {
-                FeedForwardSpec::Mlp(mlp) => FeedForward::Mlp(Mlp::new(b, mlp, h, layers)?),
-                FeedForwardSpec::Moe(moe) => FeedForward::Moe(Moe::new(b, &Rc::new(moe.clone()), h, layers)?),
+                FeedForwardSpec::Mlp(mlp) => FeedForward::Mlp(Box::new(Mlp::new(b, mlp, h, layers)?)),
+                FeedForwardSpec::Moe(moe) => FeedForward::Moe(Box::new(Moe::new(b, &Rc::new(moe.clone()), h, layers)?)),
             }
         };
         Ok(Self { spec: spec.clone(), attention, feed_forward, norms: norms.into() })

@@ -11,8 +11,8 @@ pub mod linear;
 pub mod mlp;
 pub mod moe;
 pub mod norm;
-pub mod router;
 pub mod rotary;
+pub mod router;
 pub mod steps;
 
 pub use attention::Attention;

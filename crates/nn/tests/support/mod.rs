@@ -21,47 +21,23 @@ pub fn read(config: &Config) -> Result<(Sizes, Resolved), Diagnostics> {
     let mut r = Reader::new(config);
     let h = r.size(["hidden_size", "n_embd"]);
     let layers = match r.list_len("layers_block_type") {
-        Some(len) => r.size_or(
-            "num_hidden_layers",
-            len as u64,
-            "length of layers_block_type",
-        ),
+        Some(len) => r.size_or("num_hidden_layers", len as u64, "length of layers_block_type"),
         None => r.size(["num_hidden_layers", "n_layer"]),
     };
     let a = r.size(["num_attention_heads", "n_head"]);
     let k = r.size_or("num_key_value_heads", a, "equal to num_attention_heads");
     let whole = Part::new("num_attention_heads", a, "query heads");
     let part = Part::new("num_key_value_heads", k, "key/value heads");
-    r.require_divides(
-        whole,
-        part,
-        "each key/value head serves an equal number of query heads",
-    );
+    r.require_divides(whole, part, "each key/value head serves an equal number of query heads");
     let d = r.size_or("head_dim", h / a, "hidden_size / num_attention_heads");
     let f = r.size_or(["intermediate_size", "n_inner"], 4 * h, "4 x hidden_size");
     let v = r.size("vocab_size");
     let tied = r.flag("tie_word_embeddings", true);
     r.dtype();
-    r.check_product(
-        "the embedding table",
-        &[("vocab_size", v), ("hidden_size", h)],
-    );
-    r.known(&[
-        "hidden_act",
-        "activation_function",
-        "max_position_embeddings",
-    ]);
+    r.check_product("the embedding table", &[("vocab_size", v), ("hidden_size", h)]);
+    r.known(&["hidden_act", "activation_function", "max_position_embeddings"]);
     let resolved = r.finish()?;
-    let sizes = Sizes {
-        hidden: h,
-        layers,
-        heads: a,
-        kv_heads: k,
-        head_dim: d,
-        intermediate: f,
-        vocab: v,
-        tied,
-    };
+    let sizes = Sizes { hidden: h, layers, heads: a, kv_heads: k, head_dim: d, intermediate: f, vocab: v, tied };
     Ok((sizes, resolved))
 }
 

@@ -4,15 +4,11 @@
 use toml::{Table, Value};
 use units::{Bytes, BytesPerSecond, FlopPerSecond};
 
-use super::{
-    Cpu, Hardware, Kind, Link, Memory, OtherRate, Peak, Precision, Scope, Source, Variant,
-};
+use super::{Cpu, Hardware, Kind, Link, Memory, OtherRate, Peak, Precision, Scope, Source, Variant};
 
 /// Reads one file of `data/hardware`.
 pub(super) fn read(text: &str) -> Result<Hardware, String> {
-    let table: Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| error.to_string())?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     let top = Section::new(
         "the file",
         &table,
@@ -45,22 +41,10 @@ pub(super) fn read(text: &str) -> Result<Hardware, String> {
         device: top.text("device")?,
         devices_per_package: top.count("devices_per_package")?,
         assumed: top.has("assumed") && top.flag("assumed")?,
-        notes: if top.has("notes") {
-            top.texts("notes")?
-        } else {
-            Vec::new()
-        },
-        memory: memory(&top.section(
-            "memory",
-            &[
-                "source",
-                "date",
-                "kind",
-                "nominal_bytes",
-                "bandwidth_gb_s",
-                "reported",
-            ],
-        )?)?,
+        notes: if top.has("notes") { top.texts("notes")? } else { Vec::new() },
+        memory: memory(
+            &top.section("memory", &["source", "date", "kind", "nominal_bytes", "bandwidth_gb_s", "reported"])?,
+        )?,
         links: links(&top)?,
         cpu: None,
         peaks: Vec::new(),
@@ -74,79 +58,46 @@ pub(super) fn read(text: &str) -> Result<Hardware, String> {
     if top.has("peak") {
         let peak = top.section("peak", &["dense", "sparse", "fp16_accumulate", "measured"])?;
         dense(&peak, &mut hardware)?;
-        for (key, variant) in [
-            ("sparse", Variant::Sparse),
-            ("fp16_accumulate", Variant::Fp16Accumulate),
-            ("measured", Variant::Measured),
-        ] {
+        for (key, variant) in
+            [("sparse", Variant::Sparse), ("fp16_accumulate", Variant::Fp16Accumulate), ("measured", Variant::Measured)]
+        {
             if peak.has(key) {
                 others(&peak, key, variant, &mut hardware.others)?;
             }
         }
     }
-    if hardware.peaks.is_empty() {
-        Err("no dense peak".to_owned())
-    } else {
-        Ok(hardware)
-    }
+    if hardware.peaks.is_empty() { Err("no dense peak".to_owned()) } else { Ok(hardware) }
 }
 
 /// The keys of a table of rates: where they come from, one key for each precision, and what else is allowed.
 fn rate_keys(more: &[&'static str]) -> Vec<&'static str> {
     let names = Precision::ALL.iter().map(|precision| precision.name());
-    ["source", "date"]
-        .into_iter()
-        .chain(more.iter().copied())
-        .chain(names)
-        .collect()
+    ["source", "date"].into_iter().chain(more.iter().copied()).chain(names).collect()
 }
 
 fn dense(peak: &Section<'_>, hardware: &mut Hardware) -> Result<(), String> {
     let section = peak.section("dense", &rate_keys(&["fp32_on"]))?;
     let source = section.source()?;
-    let fp32_on_matrix = match section
-        .has("fp32_on")
-        .then(|| section.text("fp32_on"))
-        .transpose()?
-        .as_deref()
-    {
+    let fp32_on_matrix = match section.has("fp32_on").then(|| section.text("fp32_on")).transpose()?.as_deref() {
         None => false,
         Some("matrix") => true,
         Some(other) => {
-            return Err(format!(
-                "`fp32_on = \"{other}\"`: only \"matrix\" needs saying"
-            ));
+            return Err(format!("`fp32_on = \"{other}\"`: only \"matrix\" needs saying"));
         }
     };
     for (precision, tera) in section.rates()? {
         let rate = FlopPerSecond::new(tera * 1e12).map_err(|error| error.to_string())?;
         let unit = hardware.unit_of(precision, fp32_on_matrix);
-        hardware.peaks.push(Peak {
-            precision,
-            rate,
-            unit,
-            source: source.clone(),
-            dense: true,
-        });
+        hardware.peaks.push(Peak { precision, rate, unit, source: source.clone(), dense: true });
     }
     Ok(())
 }
 
-fn others(
-    peak: &Section<'_>,
-    key: &'static str,
-    variant: Variant,
-    into: &mut Vec<OtherRate>,
-) -> Result<(), String> {
+fn others(peak: &Section<'_>, key: &'static str, variant: Variant, into: &mut Vec<OtherRate>) -> Result<(), String> {
     let section = peak.section(key, &rate_keys(&[]))?;
     let source = section.source()?;
     for (precision, tera) in section.rates()? {
-        into.push(OtherRate {
-            precision,
-            variant,
-            source: source.clone(),
-            tera,
-        });
+        into.push(OtherRate { precision, variant, source: source.clone(), tera });
     }
     Ok(())
 }
@@ -176,30 +127,14 @@ fn links(top: &Section<'_>) -> Result<Vec<Link>, String> {
         .iter()
         .map(|link| {
             let table = link.as_table().ok_or("`link` is not a list of tables")?;
-            let keys = [
-                "source",
-                "date",
-                "kind",
-                "scope",
-                "gb_s_per_direction",
-                "devices",
-                "note",
-            ];
+            let keys = ["source", "date", "kind", "scope", "gb_s_per_direction", "devices", "note"];
             let section = Section::new("[[link]]", table, &keys)?;
             Ok(Link {
                 kind: section.text("kind")?,
                 scope: scope(&section.text("scope")?)?,
                 per_direction: section.gigabytes("gb_s_per_direction")?,
-                devices: if section.has("devices") {
-                    Some(section.count("devices")?)
-                } else {
-                    None
-                },
-                note: if section.has("note") {
-                    Some(section.text("note")?)
-                } else {
-                    None
-                },
+                devices: if section.has("devices") { Some(section.count("devices")?) } else { None },
+                note: if section.has("note") { Some(section.text("note")?) } else { None },
                 source: section.source()?,
             })
         })
@@ -207,21 +142,8 @@ fn links(top: &Section<'_>) -> Result<Vec<Link>, String> {
 }
 
 fn cpu(top: &Section<'_>) -> Result<Cpu, String> {
-    let section = top.section(
-        "cpu",
-        &[
-            "source",
-            "date",
-            "cores",
-            "clock_ghz",
-            "vector_bits",
-            "flop_per_cycle",
-        ],
-    )?;
-    let names: Vec<_> = Precision::ALL
-        .iter()
-        .map(|precision| precision.name())
-        .collect();
+    let section = top.section("cpu", &["source", "date", "cores", "clock_ghz", "vector_bits", "flop_per_cycle"])?;
+    let names: Vec<_> = Precision::ALL.iter().map(|precision| precision.name()).collect();
     Ok(Cpu {
         cores: section.count("cores")?,
         clock_ghz: section.positive("clock_ghz")?,
@@ -265,16 +187,8 @@ impl<'a> Section<'a> {
         self.table.contains_key(key)
     }
 
-    fn get<T>(
-        &self,
-        key: &str,
-        what: &str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<T, String> {
-        let value = self
-            .table
-            .get(key)
-            .ok_or_else(|| format!("no `{key}` in {}", self.name))?;
+    fn get<T>(&self, key: &str, what: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<T, String> {
+        let value = self.table.get(key).ok_or_else(|| format!("no `{key}` in {}", self.name))?;
         read(value).ok_or_else(|| format!("`{key}` in {} is no {what}", self.name))
     }
 
@@ -283,21 +197,12 @@ impl<'a> Section<'a> {
     }
 
     fn text(&self, key: &str) -> Result<String, String> {
-        self.get(key, "text", |value| {
-            value
-                .as_str()
-                .filter(|text| !text.trim().is_empty())
-                .map(str::to_owned)
-        })
+        self.get(key, "text", |value| value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned))
     }
 
     fn texts(&self, key: &str) -> Result<Vec<String>, String> {
         self.get(key, "list of texts", |value| {
-            value
-                .as_array()?
-                .iter()
-                .map(|item| item.as_str().map(str::to_owned))
-                .collect()
+            value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
         })
     }
 
@@ -306,22 +211,16 @@ impl<'a> Section<'a> {
     }
 
     fn integer(&self, key: &str) -> Result<u64, String> {
-        self.get(key, "whole number above zero", |value| {
-            u64::try_from(value.as_integer()?).ok().filter(|n| *n > 0)
-        })
+        self.get(key, "whole number above zero", |value| u64::try_from(value.as_integer()?).ok().filter(|n| *n > 0))
     }
 
     fn count(&self, key: &str) -> Result<u32, String> {
-        self.get(key, "whole number above zero", |value| {
-            u32::try_from(value.as_integer()?).ok().filter(|n| *n > 0)
-        })
+        self.get(key, "whole number above zero", |value| u32::try_from(value.as_integer()?).ok().filter(|n| *n > 0))
     }
 
     fn positive(&self, key: &str) -> Result<f64, String> {
         self.get(key, "number above zero", |value| {
-            let number = value
-                .as_float()
-                .or_else(|| value.as_integer().map(|n| n as f64))?;
+            let number = value.as_float().or_else(|| value.as_integer().map(|n| n as f64))?;
             (number > 0.0 && number.is_finite()).then_some(number)
         })
     }
@@ -331,10 +230,7 @@ impl<'a> Section<'a> {
     }
 
     fn source(&self) -> Result<Source, String> {
-        Ok(Source {
-            document: self.text("source")?,
-            date: self.text("date")?,
-        })
+        Ok(Source { document: self.text("source")?, date: self.text("date")? })
     }
 
     /// The numbers under the names of precisions, widest first.

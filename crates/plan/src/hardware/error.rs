@@ -43,20 +43,12 @@ impl HardwareError {
                 let first = candidates.first().copied().unwrap_or_default();
                 format!("give one of them, such as `--hw {first}`: they differ in rate or memory")
             }
-            Self::Unknown { near, .. } if near.is_empty() => {
-                "`napkin hw` lists the devices".to_owned()
-            }
+            Self::Unknown { near, .. } if near.is_empty() => "`napkin hw` lists the devices".to_owned(),
             Self::Unknown { near, .. } => {
-                format!(
-                    "did you mean {}? `napkin hw` lists all devices",
-                    near.join(", ")
-                )
+                format!("did you mean {}? `napkin hw` lists all devices", near.join(", "))
             }
             Self::UnknownPrecision { .. } => {
-                let names: Vec<_> = super::Precision::ALL
-                    .iter()
-                    .map(|precision| precision.name())
-                    .collect();
+                let names: Vec<_> = super::Precision::ALL.iter().map(|precision| precision.name()).collect();
                 format!("one of {}", names.join(", "))
             }
             Self::BadOverride { what, .. } => format!("give a {what} above zero"),

@@ -3,10 +3,8 @@
 use super::{Hardware, HardwareError, table};
 
 /// Words that say who made a device and never which one it is.
-const NOISE: [&str; 12] = [
-    "nvidia", "amd", "intel", "google", "aws", "habana", "cloud", "tesla", "geforce", "instinct",
-    "radeon", "gpu",
-];
+const NOISE: [&str; 12] =
+    ["nvidia", "amd", "intel", "google", "aws", "habana", "cloud", "tesla", "geforce", "instinct", "radeon", "gpu"];
 
 /// Shortest text that is taken for the beginning of a family's names: `h1` would list half the table.
 const SHORTEST_PREFIX: usize = 3;
@@ -25,40 +23,22 @@ const MOST_NEAR: usize = 5;
 pub fn find(name: &str) -> Result<&'static Hardware, HardwareError> {
     let table = table();
     let query = Name::new(name);
-    if let Some(hardware) = table
-        .iter()
-        .find(|hardware| names(hardware).any(|known| known.is(&query)))
-    {
+    if let Some(hardware) = table.iter().find(|hardware| names(hardware).any(|known| known.is(&query))) {
         return Ok(hardware);
     }
-    let family: Vec<_> = table
-        .iter()
-        .filter(|hardware| query.names_family_of(hardware))
-        .map(|hardware| &*hardware.name)
-        .collect();
+    let family: Vec<_> =
+        table.iter().filter(|hardware| query.names_family_of(hardware)).map(|hardware| &*hardware.name).collect();
     let query_text = name.trim().to_owned();
     if family.len() > 1 {
-        return Err(HardwareError::Ambiguous {
-            query: query_text,
-            candidates: family,
-        });
+        return Err(HardwareError::Ambiguous { query: query_text, candidates: family });
     }
-    let near = if family.is_empty() {
-        near(&query, table)
-    } else {
-        family
-    };
-    Err(HardwareError::Unknown {
-        query: query_text,
-        near,
-    })
+    let near = if family.is_empty() { near(&query, table) } else { family };
+    Err(HardwareError::Unknown { query: query_text, near })
 }
 
 /// The canonical name and the aliases of an entry.
 pub(super) fn names(hardware: &Hardware) -> impl Iterator<Item = Name> {
-    std::iter::once(&hardware.name)
-        .chain(&hardware.aliases)
-        .map(|name| Name::new(name))
+    std::iter::once(&hardware.name).chain(&hardware.aliases).map(|name| Name::new(name))
 }
 
 /// A name with everything that does not matter taken out.
@@ -73,10 +53,7 @@ impl Name {
     fn new(text: &str) -> Self {
         let lower = text.to_lowercase();
         let mut words: Vec<String> = Vec::new();
-        for word in lower
-            .split(|c: char| !c.is_alphanumeric())
-            .filter(|word| !word.is_empty())
-        {
+        for word in lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
             match words.last_mut() {
                 // `80 gb` is one word.
                 Some(last) if word == "gb" && last.bytes().all(|b| b.is_ascii_digit()) => {
@@ -88,11 +65,7 @@ impl Name {
         }
         let mut sorted = words.clone();
         sorted.sort();
-        Self {
-            joined: words.concat(),
-            words,
-            sorted,
-        }
+        Self { joined: words.concat(), words, sorted }
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {
@@ -105,15 +78,9 @@ impl Name {
             return false;
         }
         let known: Vec<_> = names(hardware).collect();
-        let prefix = self.joined.len() >= SHORTEST_PREFIX
-            && known
-                .iter()
-                .any(|known| known.joined.starts_with(&self.joined));
-        prefix
-            || self
-                .words
-                .iter()
-                .all(|word| known.iter().any(|known| known.words.contains(word)))
+        let prefix =
+            self.joined.len() >= SHORTEST_PREFIX && known.iter().any(|known| known.joined.starts_with(&self.joined));
+        prefix || self.words.iter().all(|word| known.iter().any(|known| known.words.contains(word)))
     }
 }
 
@@ -121,18 +88,13 @@ fn near(query: &Name, table: &'static [Hardware]) -> Vec<&'static str> {
     let mut near: Vec<_> = table
         .iter()
         .filter_map(|hardware| {
-            let distance = names(hardware)
-                .map(|known| distance(&query.joined, &known.joined))
-                .min()?;
+            let distance = names(hardware).map(|known| distance(&query.joined, &known.joined)).min()?;
             // A third of the letters may be wrong.
             (distance * 3 <= query.joined.chars().count()).then_some((distance, &*hardware.name))
         })
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
-    near.into_iter()
-        .take(MOST_NEAR)
-        .map(|(_, name)| name)
-        .collect()
+    near.into_iter().take(MOST_NEAR).map(|(_, name)| name).collect()
 }
 
 /// Letters to insert, remove or replace to turn one text into the other.

@@ -63,8 +63,7 @@ pub fn table() -> &'static [Hardware] {
             .iter()
             .map(|(name, text)| {
                 // The files are part of the program and a test reads each of them.
-                data::read(text)
-                    .unwrap_or_else(|error| panic!("data/hardware/{name}.toml: {error}"))
+                data::read(text).unwrap_or_else(|error| panic!("data/hardware/{name}.toml: {error}"))
             })
             .collect()
     });

@@ -3,17 +3,12 @@ use super::*;
 
 fn tera(name: &str, precision: Precision) -> f64 {
     let hardware = find(name).unwrap_or_else(|error| panic!("{error}"));
-    let peak = hardware
-        .peak(precision)
-        .unwrap_or_else(|| panic!("{name} has no {precision}"));
+    let peak = hardware.peak(precision).unwrap_or_else(|| panic!("{name} has no {precision}"));
     peak.rate.get() / 1e12
 }
 
 fn close(name: &str, got: f64, want: f64) {
-    assert!(
-        (got / want - 1.0).abs() <= 0.01,
-        "{name}: {got}, wanted {want}"
-    );
+    assert!((got / want - 1.0).abs() <= 0.01, "{name}: {got}, wanted {want}");
 }
 
 /// Cases hardware-01, -03 and -05: dense bf16 with fp32 accumulation, ± 1 %.
@@ -54,19 +49,10 @@ fn an_mi250x_module_is_two_devices() {
 
 #[test]
 fn memory_of_the_cases() {
-    for (name, gigabytes) in [
-        ("H100 PCIe", 80),
-        ("H100 NVL", 94),
-        ("H100 SXM", 80),
-        ("H20", 96),
-        ("H200", 141),
-        ("A100-SXM4-40GB", 40),
-    ] {
-        assert_eq!(
-            find(name).unwrap().capacity_nominal(),
-            Bytes::gb(gigabytes),
-            "{name}"
-        );
+    for (name, gigabytes) in
+        [("H100 PCIe", 80), ("H100 NVL", 94), ("H100 SXM", 80), ("H20", 96), ("H200", 141), ("A100-SXM4-40GB", 40)]
+    {
+        assert_eq!(find(name).unwrap().capacity_nominal(), Bytes::gb(gigabytes), "{name}");
     }
     let h100 = find("h100-sxm").unwrap();
     assert_eq!(h100.capacity_reported(), Some(Bytes(85_520_809_984)));
@@ -89,11 +75,7 @@ fn the_h100_of_the_lecture() {
     assert_eq!(h100.node_link().unwrap().per_direction.get(), 450e9);
     assert_eq!(h100.node_link().unwrap().devices, Some(8));
 
-    close(
-        "mfu-01",
-        1.04 * tera("a100-sxm-80gb", Precision::Bf16) / tera("h100-sxm", Precision::Bf16),
-        0.328,
-    );
+    close("mfu-01", 1.04 * tera("a100-sxm-80gb", Precision::Bf16) / tera("h100-sxm", Precision::Bf16), 0.328);
     let factor = tera("h100-nvl", Precision::Bf16) / tera("a100-sxm-80gb", Precision::Bf16);
     close("mfu-05", factor, 2.676);
     close("mfu-09", 13_000.0 * 4.687e10 / peak(Precision::Fp8), 0.308);
@@ -103,20 +85,14 @@ fn the_h100_of_the_lecture() {
 fn rates_that_are_no_peaks_are_recognised() {
     let named = |name: &str, tera| -> Vec<_> {
         let hardware = find(name).unwrap();
-        hardware
-            .recognise(FlopPerSecond::tera(tera))
-            .map(|rate| (rate.variant, rate.precision))
-            .collect()
+        hardware.recognise(FlopPerSecond::tera(tera)).map(|rate| (rate.variant, rate.precision)).collect()
     };
     assert!(named("rtx-a6000", 309.7).contains(&(Variant::Sparse, Precision::Bf16)));
     assert!(named("rtx-3090", 142.0).contains(&(Variant::Fp16Accumulate, Precision::Fp16)));
     assert!(named("b200", 4500.0).contains(&(Variant::Sparse, Precision::Bf16)));
     assert!(named("h100-sxm", 1979.0).contains(&(Variant::Sparse, Precision::Bf16)));
     assert!(named("h100-sxm", 312.0).is_empty());
-    let measured = find("h100-sxm")
-        .unwrap()
-        .other_rate(Variant::Measured, Precision::Bf16)
-        .unwrap();
+    let measured = find("h100-sxm").unwrap().other_rate(Variant::Measured, Precision::Bf16).unwrap();
     close("measured", measured.tera(), 795.0);
 }
 
@@ -145,60 +121,26 @@ fn names() {
         ("trn1", "trainium1"),
         ("CPU", "cpu"),
     ] {
-        assert_eq!(
-            find(text).map(|hardware| &*hardware.name),
-            Ok(want),
-            "{text}"
-        );
+        assert_eq!(find(text).map(|hardware| &*hardware.name), Ok(want), "{text}");
     }
 }
 
 #[test]
 fn an_ambiguous_name_is_refused_with_the_candidates() {
     for (text, want) in [
-        (
-            "h100",
-            "`--hw h100` is ambiguous: h100-sxm, h100-pcie, h100-nvl",
-        ),
-        (
-            "H100 80GB",
-            "`--hw H100 80GB` is ambiguous: h100-sxm, h100-pcie",
-        ),
-        (
-            "a100",
-            "`--hw a100` is ambiguous: a100-sxm-80gb, a100-sxm-40gb, a100-pcie-80gb, a100-pcie-40gb",
-        ),
-        (
-            "a100-sxm",
-            "`--hw a100-sxm` is ambiguous: a100-sxm-80gb, a100-sxm-40gb",
-        ),
-        (
-            "a100-80gb",
-            "`--hw a100-80gb` is ambiguous: a100-sxm-80gb, a100-pcie-80gb",
-        ),
-        (
-            "rtx",
-            "`--hw rtx` is ambiguous: rtx-5090, rtx-4090, rtx-3090, rtx-6000-ada, rtx-a6000",
-        ),
-        (
-            "v100-16gb",
-            "`--hw v100-16gb` is ambiguous: v100-sxm2-16gb, v100-pcie-16gb",
-        ),
-        (
-            "tpu",
-            "`--hw tpu` is ambiguous: tpu-v7, tpu-v6e, tpu-v5p, tpu-v5e, tpu-v4",
-        ),
+        ("h100", "`--hw h100` is ambiguous: h100-sxm, h100-pcie, h100-nvl"),
+        ("H100 80GB", "`--hw H100 80GB` is ambiguous: h100-sxm, h100-pcie"),
+        ("a100", "`--hw a100` is ambiguous: a100-sxm-80gb, a100-sxm-40gb, a100-pcie-80gb, a100-pcie-40gb"),
+        ("a100-sxm", "`--hw a100-sxm` is ambiguous: a100-sxm-80gb, a100-sxm-40gb"),
+        ("a100-80gb", "`--hw a100-80gb` is ambiguous: a100-sxm-80gb, a100-pcie-80gb"),
+        ("rtx", "`--hw rtx` is ambiguous: rtx-5090, rtx-4090, rtx-3090, rtx-6000-ada, rtx-a6000"),
+        ("v100-16gb", "`--hw v100-16gb` is ambiguous: v100-sxm2-16gb, v100-pcie-16gb"),
+        ("tpu", "`--hw tpu` is ambiguous: tpu-v7, tpu-v6e, tpu-v5p, tpu-v5e, tpu-v4"),
         ("gaudi", "`--hw gaudi` is ambiguous: gaudi3, gaudi2"),
-        (
-            "trainium",
-            "`--hw trainium` is ambiguous: trainium2, trainium1",
-        ),
+        ("trainium", "`--hw trainium` is ambiguous: trainium2, trainium1"),
     ] {
         let error = find(text).unwrap_err();
-        assert!(
-            matches!(error, HardwareError::Ambiguous { .. }),
-            "{text}: {error:?}"
-        );
+        assert!(matches!(error, HardwareError::Ambiguous { .. }), "{text}: {error:?}");
         assert_eq!(error.to_string(), want);
     }
 }
@@ -223,111 +165,48 @@ fn an_unknown_name_is_refused_without_a_default() {
         }
     }
     let error = find("h101-sxm").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "`--hw h101-sxm` is not in the hardware table"
-    );
-    assert!(
-        error.help().starts_with("did you mean h100-sxm"),
-        "{}",
-        error.help()
-    );
+    assert_eq!(error.to_string(), "`--hw h101-sxm` is not in the hardware table");
+    assert!(error.help().starts_with("did you mean h100-sxm"), "{}", error.help());
 
     let diagnostic = units::Diagnostic::from(find("gaudi").unwrap_err());
     assert_eq!(diagnostic.severity, units::Severity::Error);
-    assert_eq!(
-        diagnostic.message,
-        "`--hw gaudi` is ambiguous: gaudi3, gaudi2"
-    );
-    assert_eq!(
-        diagnostic.help,
-        ["give one of them, such as `--hw gaudi3`: they differ in rate or memory"]
-    );
+    assert_eq!(diagnostic.message, "`--hw gaudi` is ambiguous: gaudi3, gaudi2");
+    assert_eq!(diagnostic.help, ["give one of them, such as `--hw gaudi3`: they differ in rate or memory"]);
 }
 
 #[test]
 fn a_processor_is_cores_times_clock_times_flop_per_cycle() {
     let generic = find("cpu").unwrap();
     assert!(generic.assumed);
-    assert_eq!(
-        generic.peak(Precision::Fp32).unwrap().rate.to_string(),
-        "166.4 GFLOP/s"
-    );
+    assert_eq!(generic.peak(Precision::Fp32).unwrap().rate.to_string(), "166.4 GFLOP/s");
     assert_eq!(generic.peak(Precision::Fp32).unwrap().unit, Unit::Vector);
     assert_eq!(generic.peak(Precision::Fp8), None);
 
-    let overrides = CpuOverrides {
-        cores: Some(64),
-        clock_ghz: Some(3.0),
-        flop_per_cycle: Some(64.0),
-        ..CpuOverrides::default()
-    };
+    let overrides =
+        CpuOverrides { cores: Some(64), clock_ghz: Some(3.0), flop_per_cycle: Some(64.0), ..CpuOverrides::default() };
     let server = Hardware::generic_cpu(overrides).unwrap();
-    assert_eq!(
-        server.peak(Precision::Fp32).unwrap().rate,
-        FlopPerSecond::giga(64.0 * 3.0 * 64.0)
-    );
-    assert_eq!(
-        server.peak(Precision::Fp64).unwrap().rate,
-        FlopPerSecond::giga(64.0 * 3.0 * 32.0)
-    );
+    assert_eq!(server.peak(Precision::Fp32).unwrap().rate, FlopPerSecond::giga(64.0 * 3.0 * 64.0));
+    assert_eq!(server.peak(Precision::Fp64).unwrap().rate, FlopPerSecond::giga(64.0 * 3.0 * 32.0));
     assert!(server.assumed, "its memory is still generic");
 
     for bad in [
-        CpuOverrides {
-            cores: Some(0),
-            ..CpuOverrides::default()
-        },
-        CpuOverrides {
-            clock_ghz: Some(-1.0),
-            ..CpuOverrides::default()
-        },
-        CpuOverrides {
-            clock_ghz: Some(f64::MAX),
-            ..CpuOverrides::default()
-        },
-        CpuOverrides {
-            flop_per_cycle: Some(f64::NAN),
-            ..CpuOverrides::default()
-        },
-        CpuOverrides {
-            memory: Some(Bytes(0)),
-            ..CpuOverrides::default()
-        },
+        CpuOverrides { cores: Some(0), ..CpuOverrides::default() },
+        CpuOverrides { clock_ghz: Some(-1.0), ..CpuOverrides::default() },
+        CpuOverrides { clock_ghz: Some(f64::MAX), ..CpuOverrides::default() },
+        CpuOverrides { flop_per_cycle: Some(f64::NAN), ..CpuOverrides::default() },
+        CpuOverrides { memory: Some(Bytes(0)), ..CpuOverrides::default() },
     ] {
-        assert!(
-            matches!(
-                Hardware::generic_cpu(bad),
-                Err(HardwareError::BadOverride { .. })
-            ),
-            "{bad:?}"
-        );
+        assert!(matches!(Hardware::generic_cpu(bad), Err(HardwareError::BadOverride { .. })), "{bad:?}");
     }
 }
 
 #[test]
 fn a_peak_of_the_user_replaces_the_table() {
-    let hardware = find("tpu-v5e")
-        .unwrap()
-        .clone()
-        .with_peak(Precision::Fp32, FlopPerSecond::tera(50.0));
-    assert_eq!(
-        hardware.peak(Precision::Fp32).unwrap().source.document,
-        "given by the user"
-    );
+    let hardware = find("tpu-v5e").unwrap().clone().with_peak(Precision::Fp32, FlopPerSecond::tera(50.0));
+    assert_eq!(hardware.peak(Precision::Fp32).unwrap().source.document, "given by the user");
     let hardware = hardware.with_peak(Precision::Bf16, FlopPerSecond::tera(180.0));
-    assert_eq!(
-        hardware.peak(Precision::Bf16).unwrap().rate,
-        FlopPerSecond::tera(180.0)
-    );
-    assert_eq!(
-        hardware
-            .peaks()
-            .iter()
-            .filter(|peak| peak.precision == Precision::Bf16)
-            .count(),
-        1
-    );
+    assert_eq!(hardware.peak(Precision::Bf16).unwrap().rate, FlopPerSecond::tera(180.0));
+    assert_eq!(hardware.peaks().iter().filter(|peak| peak.precision == Precision::Bf16).count(), 1);
 }
 
 #[test]
@@ -335,11 +214,7 @@ fn precisions_have_the_names_of_dtypes() {
     for precision in Precision::ALL {
         assert_eq!(precision.name().parse(), Ok(precision));
     }
-    for (text, want) in [
-        ("f32", Precision::Fp32),
-        ("bfloat16", Precision::Bf16),
-        ("f8e4m3", Precision::Fp8),
-    ] {
+    for (text, want) in [("f32", Precision::Fp32), ("bfloat16", Precision::Bf16), ("f8e4m3", Precision::Fp8)] {
         assert_eq!(text.parse(), Ok(want));
     }
     assert!("fp80".parse::<Precision>().is_err());
@@ -348,20 +223,9 @@ fn precisions_have_the_names_of_dtypes() {
 /// The files: parsing is strict, so what is left to check is what relates one number to another.
 #[test]
 fn every_file_is_sound() {
-    let in_folder =
-        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/hardware")).unwrap();
-    let in_folder = in_folder.filter(|file| {
-        file.as_ref()
-            .unwrap()
-            .path()
-            .extension()
-            .is_some_and(|e| e == "toml")
-    });
-    assert_eq!(
-        in_folder.count(),
-        FILES.len(),
-        "a file is missing in table.rs"
-    );
+    let in_folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/hardware")).unwrap();
+    let in_folder = in_folder.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|e| e == "toml"));
+    assert_eq!(in_folder.count(), FILES.len(), "a file is missing in table.rs");
 
     for ((stem, _), hardware) in FILES.iter().zip(table()) {
         assert_eq!(hardware.name, *stem);
@@ -377,68 +241,39 @@ fn every_file_is_sound() {
         for source in sources {
             let date = source.date.strip_prefix("read ").unwrap_or(&source.date);
             let (year, month) = date.split_once('-').unwrap_or((date, "01"));
-            assert!(
-                (2017..=2030).contains(&year.parse::<u32>().unwrap()),
-                "{name}: {source}"
-            );
-            assert!(
-                (1..=12).contains(&month.parse::<u32>().unwrap()),
-                "{name}: {source}"
-            );
+            assert!((2017..=2030).contains(&year.parse::<u32>().unwrap()), "{name}: {source}");
+            assert!((1..=12).contains(&month.parse::<u32>().unwrap()), "{name}: {source}");
             assert!(!source.document.contains("://"), "{name}: {source}");
         }
 
         assert!(hardware.peaks().iter().all(|peak| peak.dense), "{name}");
         for rate in hardware.other_rates() {
             let Some(peak) = hardware.peak(rate.precision) else {
-                panic!(
-                    "{name}: {:?} rate without a dense peak for {}",
-                    rate.variant, rate.precision
-                );
+                panic!("{name}: {:?} rate without a dense peak for {}", rate.variant, rate.precision);
             };
             let dense = peak.rate.get() / 1e12;
             match rate.variant {
-                Variant::Sparse => assert!(
-                    rate.tera() > 1.3 * dense,
-                    "{name} {}: {}",
-                    rate.precision,
-                    rate.tera()
-                ),
+                Variant::Sparse => assert!(rate.tera() > 1.3 * dense, "{name} {}: {}", rate.precision, rate.tera()),
                 Variant::Fp16Accumulate => close(name, rate.tera(), 2.0 * dense),
                 Variant::Measured => assert!(rate.tera() < dense, "{name} {}", rate.precision),
             }
         }
         // A narrower format is never slower on the matrix units.
-        let matrix: Vec<_> = [
-            Precision::Tf32,
-            Precision::Bf16,
-            Precision::Fp8,
-            Precision::Fp4,
-        ]
-        .into_iter()
-        .filter_map(|precision| hardware.peak(precision))
-        .map(|peak| peak.rate)
-        .collect();
+        let matrix: Vec<_> = [Precision::Tf32, Precision::Bf16, Precision::Fp8, Precision::Fp4]
+            .into_iter()
+            .filter_map(|precision| hardware.peak(precision))
+            .map(|peak| peak.rate)
+            .collect();
         assert!(matrix.is_sorted(), "{name}: {matrix:?}");
 
         let nominal = hardware.capacity_nominal().as_f64();
         if let Some(reported) = hardware.capacity_reported() {
             let ratio = reported.as_f64() / nominal;
-            assert!(
-                (0.9..=1.1).contains(&ratio),
-                "{name}: reports {ratio} of its nominal memory"
-            );
+            assert!((0.9..=1.1).contains(&ratio), "{name}: reports {ratio} of its nominal memory");
         }
         for link in &hardware.links {
-            assert!(
-                link.per_direction < hardware.bandwidth(),
-                "{name}: {}",
-                link.kind
-            );
-            assert!(
-                link.scope != Scope::Node || link.devices.is_some_and(|devices| devices > 1),
-                "{name}"
-            );
+            assert!(link.per_direction < hardware.bandwidth(), "{name}: {}", link.kind);
+            assert!(link.scope != Scope::Node || link.devices.is_some_and(|devices| devices > 1), "{name}");
         }
         assert_eq!(hardware.cpu.is_some(), hardware.kind == Kind::Cpu, "{name}");
     }
@@ -446,28 +281,16 @@ fn every_file_is_sound() {
 
 #[test]
 fn no_name_has_two_owners() {
-    let names: Vec<_> = table()
-        .iter()
-        .flat_map(|hardware| lookup::names(hardware).map(move |name| (&hardware.name, name)))
-        .collect();
+    let names: Vec<_> =
+        table().iter().flat_map(|hardware| lookup::names(hardware).map(move |name| (&hardware.name, name))).collect();
     for (i, (owner, name)) in names.iter().enumerate() {
         for (other, same) in &names[i + 1..] {
-            assert!(
-                !name.is(same),
-                "{owner} and {other} both answer to {name:?}"
-            );
+            assert!(!name.is(same), "{owner} and {other} both answer to {name:?}");
         }
     }
     for hardware in table() {
-        for name in [&hardware.name, &hardware.display]
-            .into_iter()
-            .chain(&hardware.aliases)
-        {
-            assert_eq!(
-                find(name).map(|found| &found.name),
-                Ok(&hardware.name),
-                "{name}"
-            );
+        for name in [&hardware.name, &hardware.display].into_iter().chain(&hardware.aliases) {
+            assert_eq!(find(name).map(|found| &found.name), Ok(&hardware.name), "{name}");
         }
     }
 }
@@ -478,32 +301,16 @@ fn a_mistake_in_a_file_is_found() {
     assert!(data::read(good).is_ok());
     for (from, to, message) in [
         ("vendor =", "vender =", "unknown key `vender` in the file"),
-        (
-            "bf16 = 989.5",
-            "bf16 = -989.5",
-            "`bf16` in dense is no number above zero",
-        ),
-        (
-            "bf16 = 989.5",
-            "bfl6 = 989.5",
-            "unknown key `bfl6` in dense",
-        ),
+        ("bf16 = 989.5", "bf16 = -989.5", "`bf16` in dense is no number above zero"),
+        ("bf16 = 989.5", "bfl6 = 989.5", "unknown key `bfl6` in dense"),
         ("kind = \"gpu\"", "kind = \"cow\"", "unknown kind `cow`"),
-        (
-            "scope = \"node\"",
-            "scope = \"moon\"",
-            "unknown scope `moon`",
-        ),
+        ("scope = \"node\"", "scope = \"moon\"", "unknown scope `moon`"),
         (
             "nominal_bytes = 80_000_000_000",
             "nominal_bytes = 80.0",
             "`nominal_bytes` in memory is no whole number above zero",
         ),
-        (
-            "date = \"2023\"",
-            "date = \" \"",
-            "`date` in memory is no text",
-        ),
+        ("date = \"2023\"", "date = \" \"", "`date` in memory is no text"),
         ("display = \"H100 SXM\"\n", "", "no `display` in the file"),
     ] {
         assert!(good.contains(from), "{from}");

@@ -93,7 +93,7 @@ impl Selection {
         let number = notes.len();
         let made_by = |t: &&Tensor| producer.get(&t.storage().id().0).copied();
         notes.push(Note {
-            producers: inputs.iter().filter_map(|t| made_by(t)).collect(),
+            producers: inputs.iter().filter_map(made_by).collect(),
             saved: false,
             in_place: outs.iter().any(|out| matches!(out, Out::InPlace(_))),
         });

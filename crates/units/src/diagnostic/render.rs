@@ -32,43 +32,27 @@ pub(super) fn render(diagnostic: &Diagnostic) -> String {
     if !diagnostic.code.is_empty() {
         push(&mut out, format_args!("[{}]", diagnostic.code));
     }
-    push(
-        &mut out,
-        format_args!(": {}", clean(&diagnostic.message).replace('\n', "\n  ")),
-    );
+    push(&mut out, format_args!(": {}", clean(&diagnostic.message).replace('\n', "\n  ")));
 
     let marks = marks(diagnostic);
-    if let ([], "", None, None, [help]) = (
-        &marks[..],
-        diagnostic.code,
-        &diagnostic.why,
-        &diagnostic.effect,
-        &diagnostic.help[..],
-    ) && !help.contains('\n')
+    if let ([], "", None, None, [help]) =
+        (&marks[..], diagnostic.code, &diagnostic.why, &diagnostic.effect, &diagnostic.help[..])
+        && !help.contains('\n')
     {
         push(&mut out, format_args!("     try: {}", clean(help)));
         return out;
     }
 
-    let gutter = marks
-        .iter()
-        .map(|mark| mark.location.line.to_string().len())
-        .max()
-        .unwrap_or(0)
-        .max(GUTTER);
+    let gutter = marks.iter().map(|mark| mark.location.line.to_string().len()).max().unwrap_or(0).max(GUTTER);
     let mut files: Vec<&str> = Vec::new();
     for mark in &marks {
         if !files.contains(&mark.location.file.as_str()) {
             files.push(&mark.location.file);
         }
     }
-    let has_notes =
-        diagnostic.why.is_some() || diagnostic.effect.is_some() || !diagnostic.help.is_empty();
+    let has_notes = diagnostic.why.is_some() || diagnostic.effect.is_some() || !diagnostic.help.is_empty();
     for (index, file) in files.iter().enumerate() {
-        let here: Vec<&Mark> = marks
-            .iter()
-            .filter(|mark| mark.location.file == *file)
-            .collect();
+        let here: Vec<&Mark> = marks.iter().filter(|mark| mark.location.file == *file).collect();
         let last = index + 1 == files.len();
         file_block(&mut out, &here, gutter, index == 0, has_notes || !last);
     }
@@ -87,26 +71,15 @@ pub(super) fn render(diagnostic: &Diagnostic) -> String {
 /// The primary span first; the label that lies on it gives the words beside its caret.
 fn marks(diagnostic: &Diagnostic) -> Vec<Mark<'_>> {
     let primary = diagnostic.location.as_ref();
-    let beside = diagnostic
-        .labels
-        .iter()
-        .position(|label| Some(&label.location) == primary);
+    let beside = diagnostic.labels.iter().position(|label| Some(&label.location) == primary);
     let mut marks = Vec::with_capacity(diagnostic.labels.len() + 1);
     if let Some(location) = primary {
         let text = beside.map_or("", |index| diagnostic.labels[index].text.as_str());
-        marks.push(Mark {
-            location,
-            text,
-            primary: true,
-        });
+        marks.push(Mark { location, text, primary: true });
     }
     for (index, label) in diagnostic.labels.iter().enumerate() {
         if Some(index) != beside {
-            marks.push(Mark {
-                location: &label.location,
-                text: &label.text,
-                primary: false,
-            });
+            marks.push(Mark { location: &label.location, text: &label.text, primary: false });
         }
     }
     marks
@@ -115,11 +88,8 @@ fn marks(diagnostic: &Diagnostic) -> Vec<Mark<'_>> {
 fn file_block(out: &mut String, marks: &[&Mark], gutter: usize, first: bool, closed: bool) {
     let arrow = if first { "-->" } else { ":::" };
     heading(out, gutter, arrow, marks[0]);
-    let mut shown: Vec<&Mark> = marks
-        .iter()
-        .copied()
-        .filter(|m| m.location.line > 0 && m.location.source_line.is_some())
-        .collect();
+    let mut shown: Vec<&Mark> =
+        marks.iter().copied().filter(|m| m.location.line > 0 && m.location.source_line.is_some()).collect();
     shown.sort_by_key(|mark| (mark.location.line, !mark.primary, mark.location.column));
 
     if !shown.is_empty() {
@@ -144,25 +114,14 @@ fn file_block(out: &mut String, marks: &[&Mark], gutter: usize, first: bool, clo
             push(out, format_args!("\n{:gutter$} |", ""));
         }
     }
-    for mark in marks
-        .iter()
-        .skip(1)
-        .filter(|m| m.location.line == 0 || m.location.source_line.is_none())
-    {
+    for mark in marks.iter().skip(1).filter(|m| m.location.line == 0 || m.location.source_line.is_none()) {
         heading(out, gutter, ":::", mark);
     }
 }
 
 /// The place, with its remark where no source line can carry it.
 fn heading(out: &mut String, gutter: usize, arrow: &str, mark: &Mark) {
-    let Location {
-        file,
-        line,
-        column,
-        pointer,
-        source_line,
-        ..
-    } = mark.location;
+    let Location { file, line, column, pointer, source_line, .. } = mark.location;
     push(out, format_args!("\n{:gutter$}{arrow} {}", "", clean(file)));
     if *line > 0 {
         push(out, format_args!(":{line}:{column}"));
@@ -170,10 +129,7 @@ fn heading(out: &mut String, gutter: usize, arrow: &str, mark: &Mark) {
         push(out, format_args!(" at {}", clean(pointer)));
     }
     if (*line == 0 || source_line.is_none()) && !mark.text.is_empty() {
-        push(
-            out,
-            format_args!("  {}", clean(mark.text).replace('\n', " ")),
-        );
+        push(out, format_args!("  {}", clean(mark.text).replace('\n', " ")));
     }
 }
 
@@ -190,11 +146,7 @@ fn window(location: &Location) -> Window {
     let span = location.end_column.saturating_sub(location.column).max(1) as usize;
 
     let long = source.chars().nth(WIDTH).is_some();
-    let skipped = if long {
-        caret.saturating_sub(BEFORE)
-    } else {
-        0
-    };
+    let skipped = if long { caret.saturating_sub(BEFORE) } else { 0 };
     let mut rest = source.chars().skip(skipped);
     let kept: Vec<char> = rest.by_ref().take(WIDTH).map(clean_char).collect();
     let cut_left = skipped > 0 || first_column > 1;
@@ -246,10 +198,7 @@ fn clean_char(c: char) -> char {
 }
 
 fn clean(text: &str) -> String {
-    text.trim_end()
-        .chars()
-        .map(|c| if c == '\n' { c } else { clean_char(c) })
-        .collect()
+    text.trim_end().chars().map(|c| if c == '\n' { c } else { clean_char(c) }).collect()
 }
 
 fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
@@ -272,14 +221,11 @@ mod tests {
     }
 
     fn heads() -> Diagnostic {
-        Diagnostic::error(
-            "T0203",
-            "`num_attention_heads` is not divisible by `num_key_value_heads`",
-        )
-        .at_labelled(span("\"num_key_value_heads\": "), "5 key/value heads")
-        .label(span("\"num_attention_heads\": "), "32 query heads")
-        .why("each key/value head serves an equal number of query heads")
-        .help("--set num_key_value_heads=8   (valid: 1, 2, 4, 8, 16, 32)")
+        Diagnostic::error("T0203", "`num_attention_heads` is not divisible by `num_key_value_heads`")
+            .at_labelled(span("\"num_key_value_heads\": "), "5 key/value heads")
+            .label(span("\"num_attention_heads\": "), "32 query heads")
+            .why("each key/value head serves an equal number of query heads")
+            .help("--set num_key_value_heads=8   (valid: 1, 2, 4, 8, 16, 32)")
     }
 
     #[test]
@@ -300,12 +246,10 @@ mod tests {
 
     #[test]
     fn without_a_place() {
-        let warning = Diagnostic::warning(
-            "T0117",
-            "`sliding_window` is present but the layers that use it are not listed",
-        )
-        .effect("attention FLOP counted as full causal on 32 of 32 layers")
-        .help("--set layer_types=...");
+        let warning =
+            Diagnostic::warning("T0117", "`sliding_window` is present but the layers that use it are not listed")
+                .effect("attention FLOP counted as full causal on 32 of 32 layers")
+                .help("--set layer_types=...");
         assert_eq!(
             warning.render(),
             "warning[T0117]: `sliding_window` is present but the layers that use it are not listed
@@ -318,9 +262,7 @@ mod tests {
             "error: memory size `80G` has no clear unit: write `80GB` (80e9 bytes) or `80GiB` (85.9e9 bytes)"
         );
         assert_eq!(
-            Diagnostic::error("", "dp × tp × pp = 4 × 4 × 2 = 32, but -n is 64")
-                .help("--dp 8")
-                .render(),
+            Diagnostic::error("", "dp × tp × pp = 4 × 4 × 2 = 32, but -n is 64").help("--dp 8").render(),
             "error: dp × tp × pp = 4 × 4 × 2 = 32, but -n is 64     try: --dp 8"
         );
     }
@@ -329,10 +271,7 @@ mod tests {
     fn files_without_text() {
         let problem = Diagnostic::error("T0101", "two files disagree")
             .at_labelled(Location::new("a.json", 7, 3..4), "here 32")
-            .label(
-                Location::file("b.json").pointer("/text_config/num_hidden_layers"),
-                "here 36",
-            )
+            .label(Location::file("b.json").pointer("/text_config/num_hidden_layers"), "here 36")
             .why("line one\nline two");
         assert_eq!(
             problem.render(),
@@ -346,29 +285,16 @@ mod tests {
 
     #[test]
     fn long_lines_are_cut_around_the_caret() {
-        let source = format!(
-            "{}\"dp\": 3{}",
-            "a".repeat(50_000_000),
-            "b".repeat(50_000_000)
-        );
+        let source = format!("{}\"dp\": 3{}", "a".repeat(50_000_000), "b".repeat(50_000_000));
         let at = 50_000_000 + 6;
         for location in [
             Location::in_source("f", &source, at..at + 1),
-            Location {
-                source_line: Some(source.clone()),
-                ..Location::new("f", 1, at as u32 + 1..at as u32 + 2)
-            },
+            Location { source_line: Some(source.clone()), ..Location::new("f", 1, at as u32 + 1..at as u32 + 2) },
         ] {
-            let text = Diagnostic::error("T0001", "bad")
-                .at_labelled(location, "three")
-                .render();
+            let text = Diagnostic::error("T0001", "bad").at_labelled(location, "three").render();
             let lines: Vec<&str> = text.lines().collect();
             assert_eq!(lines[1], "  --> f:1:50000007");
-            assert!(
-                lines[3].starts_with(" 1 | …aaa") && lines[3].ends_with("bbb…"),
-                "{}",
-                lines[3]
-            );
+            assert!(lines[3].starts_with(" 1 | …aaa") && lines[3].ends_with("bbb…"), "{}", lines[3]);
             assert!(lines[3].chars().count() <= WIDTH + 7);
             let caret = lines[4].chars().position(|c| c == '^').unwrap();
             assert_eq!(lines[3].chars().nth(caret), Some('3'));
@@ -380,13 +306,8 @@ mod tests {
     fn carets_stay_under_wide_characters_and_tabs() {
         let source = "\t日本\u{1b}: 5";
         let at = source.find('5').unwrap();
-        let text = Diagnostic::error("T0001", "bad")
-            .at(Location::in_source("f", source, at..at + 1))
-            .render();
-        assert!(
-            text.ends_with("\n 1 |  日本\u{fffd}: 5\n   |         ^"),
-            "{text}"
-        );
+        let text = Diagnostic::error("T0001", "bad").at(Location::in_source("f", source, at..at + 1)).render();
+        assert!(text.ends_with("\n 1 |  日本\u{fffd}: 5\n   |         ^"), "{text}");
     }
 
     proptest! {

@@ -23,18 +23,11 @@ impl Rounded {
         let text = value.to_string();
         let mut exponent = text.len() as i32 - 1;
         if text.len() <= digits {
-            return Self {
-                digits: format!("{text:0<digits$}"),
-                exponent,
-            };
+            return Self { digits: format!("{text:0<digits$}"), exponent };
         }
         let mut kept = text.as_bytes()[..digits].to_vec();
         if text.as_bytes()[digits] >= b'5' {
-            let nines = kept
-                .iter()
-                .rev()
-                .take_while(|&&digit| digit == b'9')
-                .count();
+            let nines = kept.iter().rev().take_while(|&&digit| digit == b'9').count();
             let first_nine = digits - nines;
             kept[first_nine..].fill(b'0');
             if first_nine == 0 {
@@ -44,10 +37,7 @@ impl Rounded {
                 kept[first_nine - 1] += 1;
             }
         }
-        Self {
-            digits: kept.into_iter().map(char::from).collect(),
-            exponent,
-        }
+        Self { digits: kept.into_iter().map(char::from).collect(), exponent }
     }
 
     /// Decimal text of the number divided by 10^shift, for a shift not above the exponent.

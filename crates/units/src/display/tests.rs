@@ -103,32 +103,21 @@ fn rates() {
         (999.96, "1.00 kFLOP/s"),
         (1e21, "1.00e21 FLOP/s"),
     ] {
-        assert_eq!(
-            FlopPerSecond::new(value).unwrap().to_string(),
-            text,
-            "{value:e}"
-        );
+        assert_eq!(FlopPerSecond::new(value).unwrap().to_string(), text, "{value:e}");
     }
     assert_eq!(BytesPerSecond::tera(3.35).to_string(), "3.35 TB/s");
-    for (value, text) in [
-        (4_812.3, "4,812 tok/s"),
-        (33.14, "33.1 tok/s"),
-        (0.5, "0.500 tok/s"),
-        (1.5e6, "1.50 M tok/s"),
-    ] {
+    for (value, text) in
+        [(4_812.3, "4,812 tok/s"), (33.14, "33.1 tok/s"), (0.5, "0.500 tok/s"), (1.5e6, "1.50 M tok/s")]
+    {
         assert_eq!(TokensPerSecond::new(value).unwrap().to_string(), text);
     }
 }
 
 #[test]
 fn shares() {
-    for (value, text) in [
-        (0.4, "40.0 %"),
-        (1.04, "104.0 %"),
-        (-0.545, "-54.5 %"),
-        (-0.0001, "0.0 %"),
-        (f64::NAN, "n/a"),
-    ] {
+    for (value, text) in
+        [(0.4, "40.0 %"), (1.04, "104.0 %"), (-0.545, "-54.5 %"), (-0.0001, "0.0 %"), (f64::NAN, "n/a")]
+    {
         assert_eq!(percent(value), text);
     }
     assert_eq!(Mfu::new(0.331).unwrap().to_string(), "33.1 %");
@@ -136,12 +125,7 @@ fn shares() {
 
 #[test]
 fn thousands() {
-    for (value, text) in [
-        (0, "0"),
-        (999, "999"),
-        (1_024, "1,024"),
-        (8_912_896_000, "8,912,896,000"),
-    ] {
+    for (value, text) in [(0, "0"), (999, "999"), (1_024, "1,024"), (8_912_896_000, "8,912,896,000")] {
         assert_eq!(group_digits(value), text);
     }
 }

@@ -56,65 +56,35 @@ pub enum Problem {
 }
 
 impl ParseError {
-    pub(super) fn new(
-        quantity: &'static str,
-        input: &str,
-        problem: Problem,
-        accepted: &'static str,
-    ) -> Self {
-        Self {
-            quantity,
-            input: quoted(input),
-            problem,
-            accepted,
-        }
+    pub(super) fn new(quantity: &'static str, input: &str, problem: Problem, accepted: &'static str) -> Self {
+        Self { quantity, input: quoted(input), problem, accepted }
     }
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            quantity,
-            input,
-            problem,
-            accepted,
-        } = self;
+        let Self { quantity, input, problem, accepted } = self;
         match problem {
             Problem::Empty => write!(f, "{quantity} is empty"),
             Problem::Negative => write!(f, "{quantity} `{input}` is negative"),
             Problem::NotFinite => write!(f, "{quantity} `{input}` is not a finite number"),
             Problem::NotANumber => write!(f, "{quantity} `{input}` is not a number"),
             Problem::MisplacedComma => {
-                write!(
-                    f,
-                    "{quantity} `{input}` has a comma that does not separate thousands"
-                )
+                write!(f, "{quantity} `{input}` has a comma that does not separate thousands")
             }
             Problem::NotWhole => write!(f, "{quantity} `{input}` is not a whole number"),
             Problem::TooLarge => write!(f, "{quantity} `{input}` is too large to hold"),
-            Problem::TooManyDigits => write!(
-                f,
-                "{quantity} `{input}` has too many digits to keep exactly"
-            ),
+            Problem::TooManyDigits => write!(f, "{quantity} `{input}` has too many digits to keep exactly"),
             Problem::UnknownUnit(unit) => {
                 write!(f, "{quantity} `{input}` has an unknown unit `{unit}`")
             }
             Problem::AmbiguousUnit { decimal, binary } => {
                 // The two readings are the accepted forms here.
-                return write!(
-                    f,
-                    "{quantity} `{input}` has no clear unit: write {decimal} or {binary}"
-                );
+                return write!(f, "{quantity} `{input}` has no clear unit: write {decimal} or {binary}");
             }
-            Problem::Bits => write!(
-                f,
-                "{quantity} `{input}` is in bits: `B` is a byte, `b` a bit"
-            ),
+            Problem::Bits => write!(f, "{quantity} `{input}` is in bits: `B` is a byte, `b` a bit"),
             Problem::ShareOrPercent => {
-                write!(
-                    f,
-                    "{quantity} `{input}` is above 1: write `{input}%` if it is a percentage"
-                )
+                write!(f, "{quantity} `{input}` is above 1: write `{input}%` if it is a percentage")
             }
         }?;
         write!(f, "; accepted: {accepted}")
@@ -131,12 +101,8 @@ impl From<ParseError> for Diagnostic {
 
 /// Printable and short: the input may be a whole file, or carry terminal escapes.
 pub(super) fn quoted(input: &str) -> String {
-    let mut out: String = input
-        .trim()
-        .chars()
-        .take(QUOTED)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let mut out: String =
+        input.trim().chars().take(QUOTED).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if input.trim().chars().nth(QUOTED).is_some() {
         out.push('…');
     }

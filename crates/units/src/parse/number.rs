@@ -17,10 +17,7 @@ pub(super) fn split(input: &str) -> Result<(Number, &str), Problem> {
         return Err(Problem::Empty);
     }
     let unsigned = text.strip_prefix(['-', '−']);
-    let digits = unsigned
-        .or_else(|| text.strip_prefix('+'))
-        .unwrap_or(text)
-        .trim_start();
+    let digits = unsigned.or_else(|| text.strip_prefix('+')).unwrap_or(text).trim_start();
     let (number, unit) = scan(digits)?;
     if unsigned.is_some() && number.mantissa != 0 {
         return Err(Problem::Negative);
@@ -29,24 +26,16 @@ pub(super) fn split(input: &str) -> Result<(Number, &str), Problem> {
 }
 
 fn scan(text: &str) -> Result<(Number, &str), Problem> {
-    let lower: String = text
-        .chars()
-        .take(8)
-        .map(|c| c.to_ascii_lowercase())
-        .collect();
+    let lower: String = text.chars().take(8).map(|c| c.to_ascii_lowercase()).collect();
     if lower == "nan" || lower == "inf" || lower == "infinity" {
         return Err(Problem::NotFinite);
     }
-    let whole_end = text
-        .find(|c: char| !c.is_ascii_digit() && c != ',' && c != '_')
-        .unwrap_or(text.len());
+    let whole_end = text.find(|c: char| !c.is_ascii_digit() && c != ',' && c != '_').unwrap_or(text.len());
     let (whole, mut rest) = text.split_at(whole_end);
     check_commas(whole)?;
     let mut fraction = "";
     if let Some(after) = rest.strip_prefix('.') {
-        let end = after
-            .find(|c: char| !c.is_ascii_digit() && c != '_')
-            .unwrap_or(after.len());
+        let end = after.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(after.len());
         (fraction, rest) = after.split_at(end);
         if rest.starts_with(',') {
             return Err(Problem::MisplacedComma);
@@ -69,22 +58,11 @@ fn scan(text: &str) -> Result<(Number, &str), Problem> {
         mantissa = mantissa
             .checked_mul(10)
             .and_then(|m| m.checked_add(u128::from(digit - b'0')))
-            .ok_or(if kept.is_empty() {
-                Problem::TooLarge
-            } else {
-                Problem::TooManyDigits
-            })?;
+            .ok_or(if kept.is_empty() { Problem::TooLarge } else { Problem::TooManyDigits })?;
     }
     let exponent = power.saturating_sub(kept.len() as i64);
     let text = format!("{whole}.{fraction}e{power}");
-    Ok((
-        Number {
-            mantissa,
-            exponent,
-            text,
-        },
-        rest,
-    ))
+    Ok((Number { mantissa, exponent, text }, rest))
 }
 
 /// Commas stand before groups of exactly three digits, after one to three leading ones.
@@ -93,11 +71,7 @@ fn check_commas(whole: &str) -> Result<(), Problem> {
         return Ok(());
     }
     for (index, group) in whole.split(',').enumerate() {
-        let fits = if index == 0 {
-            (1..=3).contains(&group.len())
-        } else {
-            group.len() == 3
-        };
+        let fits = if index == 0 { (1..=3).contains(&group.len()) } else { group.len() == 3 };
         if !fits || group.contains('_') {
             return Err(Problem::MisplacedComma);
         }
@@ -114,17 +88,12 @@ fn scan_exponent(rest: &str) -> (i64, &str) {
         Some(digits) => (-1, digits),
         None => (1, after.strip_prefix('+').unwrap_or(after)),
     };
-    let end = digits
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(digits.len());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     if end == 0 {
         return (0, rest);
     }
     // Beyond this every number is zero or too large, so the exact exponent does not matter.
-    let power = digits[..end]
-        .parse::<i64>()
-        .unwrap_or(1_000_000)
-        .min(1_000_000);
+    let power = digits[..end].parse::<i64>().unwrap_or(1_000_000).min(1_000_000);
     (sign * power, &digits[end..])
 }
 
@@ -132,11 +101,7 @@ impl Number {
     /// The number times `scale` times 10^`shift`, which must be whole.
     pub(super) fn exact(&self, shift: i64, scale: u128) -> Result<u128, Problem> {
         let (value, whole) = self.scaled(shift, scale)?;
-        if whole {
-            Ok(value)
-        } else {
-            Err(Problem::NotWhole)
-        }
+        if whole { Ok(value) } else { Err(Problem::NotWhole) }
     }
 
     /// The number times `scale` times 10^`shift`, rounded half up, and whether it was whole.
@@ -154,17 +119,11 @@ impl Number {
         }
         let value = mantissa.checked_mul(scale).ok_or(Problem::TooLarge)?;
         if exponent >= 0 {
-            let power = u32::try_from(exponent)
-                .ok()
-                .and_then(|e| 10_u128.checked_pow(e));
-            let value = power
-                .and_then(|p| value.checked_mul(p))
-                .ok_or(Problem::TooLarge)?;
+            let power = u32::try_from(exponent).ok().and_then(|e| 10_u128.checked_pow(e));
+            let value = power.and_then(|p| value.checked_mul(p)).ok_or(Problem::TooLarge)?;
             return Ok((value, whole));
         }
-        let divisor = u32::try_from(-exponent)
-            .ok()
-            .and_then(|e| 10_u128.checked_pow(e));
+        let divisor = u32::try_from(-exponent).ok().and_then(|e| 10_u128.checked_pow(e));
         let Some(divisor) = divisor else {
             return Ok((0, false));
         };

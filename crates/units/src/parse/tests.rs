@@ -33,14 +33,8 @@ fn counts_are_exact() {
     ] {
         assert_eq!(parse_count(text), Ok(value), "{text}");
     }
-    assert_eq!(
-        "6.3e24".parse(),
-        Ok(Flops(6_300_000_000_000_000_000_000_000))
-    );
-    assert_eq!(
-        "6.30e24 FLOP".parse(),
-        Ok(Flops(6_300_000_000_000_000_000_000_000))
-    );
+    assert_eq!("6.3e24".parse(), Ok(Flops(6_300_000_000_000_000_000_000_000)));
+    assert_eq!("6.30e24 FLOP".parse(), Ok(Flops(6_300_000_000_000_000_000_000_000)));
     assert_eq!("421.6 TFLOP".parse(), Ok(Flops(421_600_000_000_000)));
     assert_eq!("1EFLOP".parse(), Ok(Flops(1_000_000_000_000_000_000)));
     assert_eq!("70B".parse(), Ok(Params(70_000_000_000)));
@@ -70,10 +64,7 @@ fn refused_counts() {
         ("1e39", Problem::TooLarge),
         ("1e99999999999999999999", Problem::TooLarge),
         ("340282366920938463463374607431768211456", Problem::TooLarge),
-        (
-            "0.12345678901234567890123456789012345678901",
-            Problem::TooManyDigits,
-        ),
+        ("0.12345678901234567890123456789012345678901", Problem::TooManyDigits),
         ("5 apples", Problem::UnknownUnit("apples".into())),
         ("5E", Problem::UnknownUnit("E".into())),
         ("1e", Problem::UnknownUnit("e".into())),
@@ -81,10 +72,7 @@ fn refused_counts() {
     ] {
         assert_eq!(parse_count(text).unwrap_err().problem, problem, "{text}");
     }
-    assert_eq!(
-        "1e20".parse::<Tokens>().unwrap_err().problem,
-        Problem::TooLarge
-    );
+    assert_eq!("1e20".parse::<Tokens>().unwrap_err().problem, Problem::TooLarge);
     assert_eq!(
         "-5".parse::<Tokens>().unwrap_err().to_string(),
         format!("token count `-5` is negative; accepted: {COUNT_FORMS}")
@@ -106,10 +94,7 @@ fn memory_sizes() {
         ("4kB", 4_000),
         ("4KB", 4_000),
         ("4 bytes", 4),
-        (
-            "0.3333333333333333333333333333333333333 PiB",
-            375_299_968_947_541,
-        ),
+        ("0.3333333333333333333333333333333333333 PiB", 375_299_968_947_541),
         ("16 EiB", 0),
     ] {
         let parsed = text.parse::<Bytes>();
@@ -124,30 +109,12 @@ fn memory_sizes() {
 #[test]
 fn sizes_without_a_clear_unit_are_refused_with_both_readings() {
     for (text, message) in [
-        (
-            "80G",
-            "memory size `80G` has no clear unit: write `80GB` (80e9 bytes) or `80GiB` (85.9e9 bytes)",
-        ),
-        (
-            "80g",
-            "memory size `80g` has no clear unit: write `80GB` (80e9 bytes) or `80GiB` (85.9e9 bytes)",
-        ),
-        (
-            "1.5 T",
-            "memory size `1.5 T` has no clear unit: write `1.5TB` (1.5e12 bytes) or `1.5TiB` (1.65e12 bytes)",
-        ),
-        (
-            "512K",
-            "memory size `512K` has no clear unit: write `512kB` (512e3 bytes) or `512KiB` (524e3 bytes)",
-        ),
-        (
-            "80M",
-            "memory size `80M` has no clear unit: write `80MB` (80e6 bytes) or `80MiB` (83.9e6 bytes)",
-        ),
-        (
-            "0G",
-            "memory size `0G` has no clear unit: write `0GB` (0 bytes) or `0GiB` (0 bytes)",
-        ),
+        ("80G", "memory size `80G` has no clear unit: write `80GB` (80e9 bytes) or `80GiB` (85.9e9 bytes)"),
+        ("80g", "memory size `80g` has no clear unit: write `80GB` (80e9 bytes) or `80GiB` (85.9e9 bytes)"),
+        ("1.5 T", "memory size `1.5 T` has no clear unit: write `1.5TB` (1.5e12 bytes) or `1.5TiB` (1.65e12 bytes)"),
+        ("512K", "memory size `512K` has no clear unit: write `512kB` (512e3 bytes) or `512KiB` (524e3 bytes)"),
+        ("80M", "memory size `80M` has no clear unit: write `80MB` (80e6 bytes) or `80MiB` (83.9e6 bytes)"),
+        ("0G", "memory size `0G` has no clear unit: write `0GB` (0 bytes) or `0GiB` (0 bytes)"),
     ] {
         assert_eq!(text.parse::<Bytes>().unwrap_err().to_string(), message);
     }
@@ -162,11 +129,7 @@ fn sizes_without_a_clear_unit_are_refused_with_both_readings() {
         ("-80GB", Problem::Negative),
         ("1e30GB", Problem::TooLarge),
     ] {
-        assert_eq!(
-            text.parse::<Bytes>().unwrap_err().problem,
-            problem,
-            "{text}"
-        );
+        assert_eq!(text.parse::<Bytes>().unwrap_err().problem, problem, "{text}");
     }
 }
 
@@ -195,11 +158,7 @@ fn times() {
         ("1e308 days", Problem::TooLarge),
         ("3 moons", Problem::UnknownUnit("moons".into())),
     ] {
-        assert_eq!(
-            text.parse::<Seconds>().unwrap_err().problem,
-            problem,
-            "{text}"
-        );
+        assert_eq!(text.parse::<Seconds>().unwrap_err().problem, problem, "{text}");
     }
 }
 
