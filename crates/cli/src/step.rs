@@ -119,7 +119,7 @@ pub struct StepArgs {
     /// Implementation: fused, hf-sdpa, hf-eager [default: fused]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// fp32, bf16-master, bf16-mixed, bf16-pure [default: bf16-mixed]
+    /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure [default: bf16-mixed]
     #[arg(long, value_name = "RECIPE")]
     pub precision: Option<String>,
     /// sgd, sgd-momentum, adagrad, rmsprop, adam, adamw; with -fused, -forloop or -foreach [default: adamw]
@@ -155,7 +155,7 @@ pub struct LayoutArgs {
 }
 
 /// Parses a flag whose type says what is wrong in words.
-fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader, flag: &str, text: Option<&str>) -> Option<T> {
+pub fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader, flag: &str, text: Option<&str>) -> Option<T> {
     read.flag_with(flag, text, |text| text.parse::<T>().map_err(|message| Diagnostic::error("", message)))
 }
 

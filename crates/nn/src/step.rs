@@ -17,22 +17,29 @@ pub enum Precision {
     Fp32,
     /// bf16 weights and gradients, f32 master weights and states: 2 + 2 + 4 + 8.
     Bf16Master,
+    /// The same with gradients collected in f32 buffers that live on, as Megatron does: 2 + 4 + 4 + 8.
+    Bf16MasterFp32Grads,
     /// f32 parameters, gradients and states; contractions on bf16 copies.
     Bf16Mixed,
+    /// The same on f16 copies; the loss scale that goes with it takes no bytes worth counting.
+    Fp16Mixed,
     /// Everything bf16: 8 bytes per parameter with AdamW.
     Bf16Pure,
 }
 
 impl Precision {
     /// All recipes.
-    pub const ALL: [Self; 4] = [Self::Fp32, Self::Bf16Master, Self::Bf16Mixed, Self::Bf16Pure];
+    pub const ALL: [Self; 6] =
+        [Self::Fp32, Self::Bf16Master, Self::Bf16MasterFp32Grads, Self::Bf16Mixed, Self::Fp16Mixed, Self::Bf16Pure];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
             Self::Bf16Master => "bf16-master",
+            Self::Bf16MasterFp32Grads => "bf16-master-fp32-grads",
             Self::Bf16Mixed => "bf16-mixed",
+            Self::Fp16Mixed => "fp16-mixed",
             Self::Bf16Pure => "bf16-pure",
         }
     }
@@ -40,16 +47,35 @@ impl Precision {
     /// dtype of the parameters.
     pub const fn param_dtype(self) -> DType {
         match self {
-            Self::Fp32 | Self::Bf16Mixed => DType::F32,
-            Self::Bf16Master | Self::Bf16Pure => DType::BF16,
+            Self::Fp32 | Self::Bf16Mixed | Self::Fp16Mixed => DType::F32,
+            Self::Bf16Master | Self::Bf16MasterFp32Grads | Self::Bf16Pure => DType::BF16,
         }
+    }
+
+    /// dtype of the gradients.
+    pub const fn grad_dtype(self) -> DType {
+        if matches!(self, Self::Bf16MasterFp32Grads) { DType::F32 } else { self.param_dtype() }
     }
 
     /// dtype of the contractions.
     pub const fn matmul_dtype(self) -> DType {
         match self {
             Self::Fp32 => DType::F32,
+            Self::Fp16Mixed => DType::F16,
             _ => DType::BF16,
+        }
+    }
+
+    /// Whether the optimizer holds f32 copies of the parameters.
+    pub const fn has_master(self) -> bool {
+        matches!(self, Self::Bf16Master | Self::Bf16MasterFp32Grads)
+    }
+
+    /// dtype of the copies of f32 weights that contractions run on, where there are any.
+    pub const fn copies(self) -> Option<DType> {
+        match self {
+            Self::Bf16Mixed | Self::Fp16Mixed => Some(self.matmul_dtype()),
+            _ => None,
         }
     }
 }
@@ -64,13 +90,17 @@ impl FromStr for Precision {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.to_ascii_lowercase().replace('_', "-").as_str() {
-            "fp32" | "f32" | "float32" => Ok(Self::Fp32),
-            "bf16-master" => Ok(Self::Bf16Master),
-            "bf16-mixed" | "bf16-autocast" | "bf16-autocast-cuda-lists" => Ok(Self::Bf16Mixed),
-            "bf16-pure" | "bf16" | "bfloat16" => Ok(Self::Bf16Pure),
-            _ => Err(format!("unknown precision `{text}`: valid are fp32, bf16-master, bf16-mixed, bf16-pure")),
-        }
+        let name = text.trim().to_ascii_lowercase().replace('_', "-");
+        let alias = match name.as_str() {
+            "f32" | "float32" => "fp32",
+            "bf16-autocast" | "bf16-autocast-cuda-lists" | "autocast" => "bf16-mixed",
+            "bf16" | "bfloat16" => "bf16-pure",
+            other => other,
+        };
+        Self::ALL.into_iter().find(|p| p.name() == alias).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|p| p.name()).collect();
+            format!("unknown precision `{text}`: valid are {}", names.join(", "))
+        })
     }
 }
 
@@ -188,8 +218,15 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     }
     rt.begin("init", Phase::Init);
     let model = Model::build(rt, spec, options.precision.param_dtype())?;
-    let master = options.precision == Precision::Bf16Master;
+    let master = options.precision.has_master();
     let mut optimizer = Optimizer::new(options.optimizer, Hyper::default(), master);
+    let wide_grads = options.precision.grad_dtype() != options.precision.param_dtype();
+    if wide_grads {
+        for param in model.params().iter().filter(|p| p.trainable) {
+            let zeros = rt.no_grad(|| rt.zeros(param.tensor.shape(), options.precision.grad_dtype()))?;
+            param.tensor.set_grad(Some(zeros));
+        }
+    }
     if options.warm {
         optimizer.prepare(model.params())?;
     }
@@ -218,13 +255,13 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
                 drop((hidden, logits));
                 Ok(loss)
             };
-            let loss = match (options.precision, options.profile) {
-                (Precision::Bf16Mixed, Profile::Fused) => {
-                    f.compute = Some(DType::BF16);
-                    rt.with_weight_cache(DType::BF16, || forward(&f))?
+            let loss = match (options.precision.copies(), options.profile) {
+                (Some(low), Profile::Fused) => {
+                    f.compute = Some(low);
+                    rt.with_weight_cache(low, || forward(&f))?
                 }
-                (Precision::Bf16Mixed, _) => rt.with_autocast(DType::BF16, options.autocast, || forward(&f))?,
-                _ => forward(&f)?,
+                (Some(low), _) => rt.with_autocast(low, options.autocast, || forward(&f))?,
+                (None, _) => forward(&f)?,
             };
             drop(f);
             if options.until == Until::Forward {
@@ -243,7 +280,11 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
         optimizer.step(model.params())?;
         rt.begin(&format!("zero{step}"), Phase::Optimizer);
         for param in model.params() {
-            param.tensor.zero_grad();
+            match param.tensor.grad().filter(|_| wide_grads) {
+                // Buffers that live on are set to zero, not freed.
+                Some(buffer) => rt.no_grad(|| buffer.copy_(&rt.zeros(&[], buffer.dtype())?)).map(drop)?,
+                None => param.tensor.zero_grad(),
+            }
         }
     }
     Ok(finish(rt, &model))

@@ -3,6 +3,7 @@
 //! A traced model, with activations, is the business of the ledger.
 
 use nn::optim::Kind;
+use nn::step::Precision;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use crate::formulas::known;
@@ -11,7 +12,7 @@ use crate::phrase;
 use crate::report::{
     Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
-use crate::states::{ParameterBytes, Recipe, Zero};
+use crate::states::{ParameterBytes, Zero};
 
 /// The memory of one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +76,7 @@ pub struct StatesRequest {
     /// How many, all of them data-parallel.
     pub devices: Choice<u64>,
     /// Which copy in which type.
-    pub recipe: Choice<Recipe>,
+    pub recipe: Choice<Precision>,
     /// Whose states.
     pub optimizer: Choice<Kind>,
     /// What is divided.
@@ -321,11 +322,11 @@ mod tests {
     use super::*;
     use crate::hardware;
 
-    fn request(recipe: Recipe, zero: Zero) -> StatesRequest {
+    fn request(recipe: Precision, zero: Zero) -> StatesRequest {
         StatesRequest {
             memory: Memory::Of(Box::new(hardware::find("h100-sxm").unwrap().clone())),
             devices: Choice::or(Some(8), 1),
-            recipe: Choice::or(Some(recipe), Recipe::Fp32),
+            recipe: Choice::or(Some(recipe), Precision::Fp32),
             optimizer: Choice::or(None, Kind::AdamW),
             zero: Choice::or(Some(zero), Zero::None),
             parameters: None,
@@ -339,21 +340,22 @@ mod tests {
     /// The lecture question: 8 × 80 GB hold 40 B parameters with AdamW, in fp32 and in bf16 with master weights alike.
     #[test]
     fn eight_devices_hold_forty_billion() {
-        for recipe in [Recipe::Fp32, Recipe::Bf16Master] {
+        for recipe in [Precision::Fp32, Precision::Bf16Master] {
             let report = request(recipe, Zero::Parameters).report().unwrap();
             assert_eq!(uint(&report, "parameters_nominal"), 40_000_000_000);
             assert_eq!(uint(&report, "parameters"), 42_760_404_992);
         }
-        let given = StatesRequest { memory: Memory::Given(Bytes::gb(80)), ..request(Recipe::Fp32, Zero::Parameters) };
+        let given =
+            StatesRequest { memory: Memory::Given(Bytes::gb(80)), ..request(Precision::Fp32, Zero::Parameters) };
         assert_eq!(uint(&given.report().unwrap(), "parameters"), 40_000_000_000);
-        let alone = request(Recipe::Fp32, Zero::None).report().unwrap();
+        let alone = request(Precision::Fp32, Zero::None).report().unwrap();
         assert_eq!(uint(&alone, "parameters_nominal"), 5_000_000_000);
     }
 
     /// plan-07: only full sharding can fit.
     #[test]
     fn a_model_is_held_against_every_stage() {
-        let mut request = request(Recipe::Bf16Master, Zero::Gradients);
+        let mut request = request(Precision::Bf16Master, Zero::Gradients);
         request.parameters = Some(("dense:23572403200".to_owned(), Params(23_572_403_200)));
         let report = request.report().unwrap();
         assert_eq!(report.verdict, Verdict::No);

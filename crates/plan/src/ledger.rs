@@ -298,7 +298,9 @@ fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -
         "optimizer_states" => {
             phrase![format!("{}{}", request.options.optimizer.kind.name(), divided(sharding.zero >= 1))]
         }
-        "gradients" => phrase![format!("{dtype}{}", divided(sharding.zero >= 2))],
+        "gradients" => {
+            phrase![format!("{}{}", request.options.precision.grad_dtype().name(), divided(sharding.zero >= 2))]
+        }
         "parameters" => phrase![format!("{dtype}{}", divided(sharding.zero >= 3))],
         "communication" => phrase!["root, the block that runs and one fetched ahead"],
         "runtime" => phrase![if request.runtime_given { "given" } else { "context and buffers (assumed)" }],
@@ -330,7 +332,7 @@ pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
         Assumption::new("allocator_waste", "allocator waste", Bytes(0), Origin::Default)
             .why("bytes allocated are counted exactly; fragmentation of a caching allocator is not modelled"),
     );
-    if request.options.precision == nn::step::Precision::Bf16Mixed && request.options.profile.is_hf() {
+    if request.options.precision.copies().is_some() && request.options.profile.is_hf() {
         let lists = if request.options.autocast == tensor::CastLists::Cuda { "cuda" } else { "cpu" };
         out.push(Assumption::new("autocast", "autocast op lists", lists, Origin::Default).flag("--autocast"));
     }

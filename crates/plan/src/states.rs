@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use nn::optim::Kind;
+use nn::step::Precision;
 use units::{Bytes, Diagnostic, Params};
 
 use crate::formulas;
@@ -52,35 +53,6 @@ macro_rules! named {
     };
 }
 
-/// Which copy of what is kept in which type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recipe {
-    /// Everything in 32 bits.
-    Fp32,
-    /// Parameters and gradients in 16 bits; a master copy and states in 32.
-    Bf16Master,
-    /// The same with gradients accumulated in 32 bits, as Megatron does.
-    Bf16MasterFp32Grads,
-    /// Autocast: parameters, gradients and states in 32 bits, 16-bit copies while computing.
-    Bf16Mixed,
-    /// The same in fp16, with loss scaling.
-    Fp16Mixed,
-    /// Everything in 16 bits.
-    Bf16Pure,
-}
-
-named!(
-    Recipe,
-    "precision recipe",
-    "T0410",
-    Fp32 = "fp32" | "f32" | "float32",
-    Bf16Master = "bf16-master",
-    Bf16MasterFp32Grads = "bf16-master-fp32-grads",
-    Bf16Mixed = "bf16-mixed" | "autocast",
-    Fp16Mixed = "fp16-mixed",
-    Bf16Pure = "bf16-pure",
-);
-
 /// What ZeRO divides over the data-parallel devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Zero {
@@ -116,13 +88,14 @@ pub struct ParameterBytes {
 
 impl ParameterBytes {
     /// What a recipe and an optimizer make of it.
-    pub const fn of(recipe: Recipe, optimizer: Kind) -> Self {
-        let (parameter, gradient, master, slot, working_copy) = match recipe {
-            Recipe::Fp32 => (4, 4, 0, 4, 0),
-            Recipe::Bf16Master => (2, 2, 4, 4, 0),
-            Recipe::Bf16MasterFp32Grads => (2, 4, 4, 4, 0),
-            Recipe::Bf16Mixed | Recipe::Fp16Mixed => (4, 4, 0, 4, 2),
-            Recipe::Bf16Pure => (2, 2, 0, 2, 0),
+    pub const fn of(recipe: Precision, optimizer: Kind) -> Self {
+        let parameter = recipe.param_dtype().size_in_bytes();
+        let gradient = recipe.grad_dtype().size_in_bytes();
+        let master = if recipe.has_master() { 4 } else { 0 };
+        let slot = if recipe.has_master() { 4 } else { parameter };
+        let working_copy = match recipe.copies() {
+            Some(low) => low.size_in_bytes(),
+            None => 0,
         };
         Self { parameter, gradient, master, slot, slots: optimizer.slots(), working_copy }
     }
@@ -200,7 +173,7 @@ mod tests {
     /// plan-07: 23,572,403,200 parameters on 8 devices.
     #[test]
     fn zero_stages() {
-        let bytes = ParameterBytes::of(Recipe::Bf16Master, Kind::AdamW);
+        let bytes = ParameterBytes::of(Precision::Bf16Master, Kind::AdamW);
         let gib: Vec<String> = Zero::ALL
             .iter()
             .map(|zero| format!("{:.1}", bytes.on_device(Params(23_572_403_200), *zero, 8).as_gib()))

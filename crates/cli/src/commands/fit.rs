@@ -2,16 +2,16 @@
 
 use clap::{Args, ValueEnum};
 use nn::optim::Kind;
-use nn::step::StepOptions;
+use nn::step::{Precision, StepOptions};
 use plan::fit::{Choice, Memory, StatesRequest};
 use plan::hardware::{self, Hardware};
 use plan::largest::{self, Grow};
 use plan::report::Report;
-use plan::states::{Recipe, Zero};
+use plan::states::Zero;
 use units::{Bytes, Diagnostic, Diagnostics};
 
 use crate::parse::{Reader, count};
-use crate::step::{LayoutArgs, ModelArgs, StepArgs, dense};
+use crate::step::{LayoutArgs, ModelArgs, StepArgs, dense, word};
 
 /// What fits.
 #[derive(Debug, Args)]
@@ -117,7 +117,8 @@ impl Fit {
         let memory = read.required(memory, self.hw.is_some() || self.memory.is_some(), "--hw", "h100-sxm");
         let devices = self.devices.as_deref().or(self.layout.dp.as_deref());
         let devices = Choice::or(read.flag_with("--devices", devices, count), 1);
-        let recipe = Choice::or(read.flag::<Recipe>("--precision", self.step.precision.as_deref()), Recipe::Fp32);
+        let recipe =
+            Choice::or(word::<Precision>(&mut read, "--precision", self.step.precision.as_deref()), Precision::Fp32);
         let optimizer = Choice::or(self.step.rule(&mut read).map(|(kind, _)| kind), Kind::AdamW);
         let zero = Choice::or(read.flag::<Zero>("--zero", self.layout.zero.as_deref()), Zero::None);
         let request =
