@@ -1,24 +1,8 @@
 //! How wide text is on a terminal.
 
-/// Terminal columns of a text: enough of the East Asian width rules to keep columns straight.
+/// Terminal columns of a text.
 pub(crate) fn columns(text: &str) -> usize {
-    text.chars().map(char_columns).sum()
-}
-
-fn char_columns(c: char) -> usize {
-    match u32::from(c) {
-        0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
-        0x1100..=0x115f
-        | 0x2e80..=0xa4cf
-        | 0xac00..=0xd7a3
-        | 0xf900..=0xfaff
-        | 0xfe30..=0xfe6f
-        | 0xff00..=0xff60
-        | 0xffe0..=0xffe6
-        | 0x1f300..=0x1faff
-        | 0x20000..=0x3fffd => 2,
-        _ => 1,
-    }
+    text.chars().map(units::columns).sum()
 }
 
 /// The text with spaces behind it, `width` columns in all.

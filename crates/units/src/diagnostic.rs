@@ -7,6 +7,8 @@ use crate::diagnostic::render::render;
 
 mod render;
 
+pub use render::columns;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {

@@ -28,7 +28,7 @@ pub mod parse;
 pub mod rates;
 
 pub use counts::{Bytes, Flops, Params, Tokens};
-pub use diagnostic::{Diagnostic, Diagnostics, Label, Location, Severity};
+pub use diagnostic::{Diagnostic, Diagnostics, Label, Location, Severity, columns};
 pub use display::{group_digits, percent};
 pub use parse::{ParseError, Problem, parse_count};
 pub use rates::{BytesPerSecond, FlopPerByte, FlopPerSecond, Hfu, Mfu, RangeError, Seconds, TokensPerSecond};

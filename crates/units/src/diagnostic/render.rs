@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::iter::repeat_n;
+use unicode_width::UnicodeWidthChar;
 
 use super::{Diagnostic, Location};
 
@@ -170,21 +171,9 @@ fn window(location: &Location) -> Window {
     }
 }
 
-/// Terminal columns of a character: enough of the East Asian width rules to keep carets in place.
-fn columns(c: char) -> usize {
-    match u32::from(c) {
-        0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
-        0x1100..=0x115f
-        | 0x2e80..=0xa4cf
-        | 0xac00..=0xd7a3
-        | 0xf900..=0xfaff
-        | 0xfe30..=0xfe6f
-        | 0xff00..=0xff60
-        | 0xffe0..=0xffe6
-        | 0x1f300..=0x1faff
-        | 0x20000..=0x3fffd => 2,
-        _ => 1,
-    }
+/// Terminal columns of a character.
+pub fn columns(c: char) -> usize {
+    c.width().unwrap_or(1)
 }
 
 /// Keeps escapes and direction overrides in a user's file from driving the terminal.
