@@ -137,13 +137,19 @@ impl Model {
         } else {
             rotary::prepare(f, &self.spec.layers, f.activation_dtype(&x))?;
         }
+        // Attention weights of the block before, where the reference's loop holds them.
+        let mut weights = None;
         for (i, block) in self.blocks.iter().enumerate() {
             let _list = f.runtime.scope(self.spec.names.layers);
             let _scope = f.runtime.scope(i.to_string());
-            x = if let Some(keep) = f.recompute.whole_blocks() {
+            (x, weights) = if let Some(keep) = f.recompute.whole_blocks() {
                 let (block, forward) = (block.clone(), f.held(block.attention()));
-                let region = move |t: &[Tensor]| Ok(std::iter::once(block.forward(&forward, t[0].clone())?).collect());
-                checkpoint_keeping(&[&x], keep, region)?.remove(0)
+                let region = move |t: &[Tensor]| {
+                    let (out, weights) = block.forward(&forward, t[0].clone())?;
+                    Ok(std::iter::once(out).chain(weights).collect())
+                };
+                let mut outputs = checkpoint_keeping(&[&x], keep, region)?;
+                (outputs.remove(0), outputs.pop())
             } else {
                 block.forward(f, x)?
             };
@@ -154,7 +160,7 @@ impl Model {
         if let Some(project) = &self.project_out {
             x = project.forward(f, &x)?;
         }
-        drop((body, embedded));
+        drop((body, embedded, weights));
         f.drop_tables();
         Ok(x)
     }

@@ -335,6 +335,13 @@ pub enum AttentionSteps {
     },
 }
 
+impl AttentionSteps {
+    /// Whether the reference's loop over the blocks holds the attention weights of the block before.
+    pub const fn hands_out_weights(self) -> bool {
+        matches!(self, Self::GptNeo { .. } | Self::Bloom | Self::Falcon { .. } | Self::Mpt { .. })
+    }
+}
+
 /// A linear map by module name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearSpec {

@@ -1,7 +1,7 @@
 //! One block: attention and feed-forward joined by norms and residuals.
 
 use super::{Attention, Mlp, Moe, Norm};
-use crate::context::Forward;
+use crate::context::{Forward, Profile};
 use crate::param::Builder;
 use crate::spec::{AttentionSpec, BlockForm, FeedForwardSpec, LayerSpec, NamedNorm};
 use std::rc::Rc;
@@ -63,15 +63,17 @@ impl Block {
         &self.spec.attention
     }
 
-    /// The branch, and what the reference keeps beside it until the block ends.
-    fn attend(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        let (out, weights) = self.attend_plain(f, x)?;
-        Ok((self.branch(f, out)?, weights))
+    /// The branch; what the reference keeps beside it until the block ends goes to `weights`.
+    fn attend(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
+        let out = self.attend_plain(f, x, weights)?;
+        self.branch(f, out)
     }
 
-    fn attend_plain(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+    fn attend_plain(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let _scope = f.runtime.scope(self.spec.names.attention);
-        self.attention.forward(f, x)
+        let (out, kept) = self.attention.forward(f, x)?;
+        *weights = kept;
+        Ok(out)
     }
 
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
@@ -103,13 +105,24 @@ impl Block {
         }
     }
 
+    /// The block, and the attention weights if the reference hands them to its loop over the blocks.
+    ///
+    /// # Shapes
     /// `b s h -> b s h`
-    pub fn forward(&self, f: &Forward, x: Tensor) -> Result<Tensor> {
+    pub fn forward(&self, f: &Forward, x: Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        // The weights live to the end of the block in any case.
+        let mut weights = None;
+        let out = self.run(f, x, &mut weights)?;
+        let handed = f.profile == Profile::HfEager && self.spec.attention.steps.hands_out_weights();
+        Ok((out, weights.filter(|_| handed)))
+    }
+
+    fn run(&self, f: &Forward, x: Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let norm = |i: usize, x: &Tensor| self.norms[i].forward(f, x);
         match &self.spec.form {
             BlockForm::Sequential { .. } => {
                 let inner = norm(0, &x)?;
-                let (attended, _weights) = self.attend(f, &inner)?;
+                let attended = self.attend(f, &inner, weights)?;
                 drop(inner);
                 let middle = self.join(&x, &attended)?;
                 drop(attended);
@@ -120,7 +133,7 @@ impl Block {
             }
             BlockForm::Sandwich { .. } => {
                 let inner = norm(0, &x)?;
-                let (attended, _weights) = self.attend(f, &inner)?;
+                let attended = self.attend(f, &inner, weights)?;
                 drop(inner);
                 let branch = norm(1, &attended)?;
                 drop(attended);
@@ -134,7 +147,7 @@ impl Block {
                 self.join(&middle, &branch)
             }
             BlockForm::PostBranch { .. } => {
-                let (attended, _weights) = self.attend(f, &x)?;
+                let attended = self.attend(f, &x, weights)?;
                 let branch = norm(0, &attended)?;
                 drop(attended);
                 let middle = self.join(&x, &branch)?;
@@ -145,20 +158,20 @@ impl Block {
                 self.join(&middle, &branch)
             }
             BlockForm::PostResidual { .. } => {
-                let (attended, _weights) = self.attend(f, &x)?;
+                let attended = self.attend(f, &x, weights)?;
                 let middle = norm(0, &self.join(&x, &attended)?)?;
                 drop(attended);
                 norm(1, &self.join(&middle, &self.feed(f, &middle)?)?)
             }
             BlockForm::ParallelInto { .. } => {
                 let inner = norm(0, &x)?;
-                let (attended, _weights) = self.attend(f, &inner)?;
+                let attended = self.attend(f, &inner, weights)?;
                 let fed = self.feed(f, &inner)?;
                 self.join(&self.join(&x, &attended)?, &fed)
             }
             BlockForm::Normed { .. } => {
                 let inner = norm(0, &x)?;
-                let (attended, _weights) = self.attend(f, &inner)?;
+                let attended = self.attend(f, &inner, weights)?;
                 let x = inner.add(&attended)?;
                 drop((inner, attended));
                 let inner = norm(1, &x)?;
@@ -167,18 +180,18 @@ impl Block {
             BlockForm::ParallelInPlace { n2, .. } => {
                 let first = norm(0, &x)?;
                 let second = if n2.is_some() { norm(1, &x)? } else { first.clone() };
-                let (attended, _weights) = self.attend_plain(f, &first)?;
+                let attended = self.attend_plain(f, &first, weights)?;
                 let sum = self.feed_forward(f, &second)?.add_reusing(&attended)?;
                 x.add(&self.branch(f, sum)?)
             }
             BlockForm::Parallel { n2: Some(_), .. } => {
-                let (attended, _weights) = self.attend(f, &norm(0, &x)?)?;
+                let attended = self.attend(f, &norm(0, &x)?, weights)?;
                 let fed = self.feed(f, &norm(1, &x)?)?;
                 fed.add(&attended)?.add(&x)
             }
             BlockForm::Parallel { n2: None, .. } => {
                 let inner = norm(0, &x)?;
-                let (attended, _weights) = self.attend(f, &inner)?;
+                let attended = self.attend(f, &inner, weights)?;
                 let fed = self.feed(f, &inner)?;
                 attended.add(&fed)?.add(&x)
             }
