@@ -107,7 +107,7 @@ impl Page<'_> {
         let mut line = self.bold(&answer);
         for remark in &report.headline.qualifiers {
             let remark = phrase(remark, units);
-            if used + 3 + columns(&remark) > self.options.width {
+            if !self.options.quiet && used + 3 + columns(&remark) > self.options.width {
                 self.line(&line);
                 line = format!("  {remark}");
                 used = 2 + columns(&remark);
@@ -236,8 +236,9 @@ impl Page<'_> {
 
     fn assumptions(&mut self, all: &[Assumption]) {
         self.title("assumed");
-        let rows: Vec<(String, String)> = all
-            .iter()
+        let (short, long): (Vec<_>, Vec<_>) = all.iter().partition(|one| is_a_flag(one));
+        let rows: Vec<(String, String)> = long
+            .into_iter()
             .map(|one| {
                 let why = phrase(&one.why, self.options.units);
                 let flag = match (one.from, one.flag) {
@@ -254,15 +255,31 @@ impl Page<'_> {
         for (name, why) in rows {
             self.with_note(&format!("  {}", left(&name, names)), &why);
         }
+        // Plain choices as they would be typed.
+        let (given, default): (Vec<_>, Vec<_>) = short.into_iter().partition(|one| one.from == Origin::Given);
+        for (who, choices) in [("  default  ", default), ("  given  ", given)] {
+            let typed = |one: &&Assumption| format!("{} {}", one.flag, piece(&one.value, self.options.units).joined());
+            let text = choices.iter().map(typed).collect::<Vec<_>>().join(" · ");
+            if !text.is_empty() {
+                self.remark(who, &text);
+            }
+        }
     }
 
     fn derivations(&mut self, all: &[Derivation]) {
         self.title("explained");
-        for one in all {
+        for (at, one) in all.iter().enumerate() {
             let units = self.options.units;
             let values = phrase(&one.substituted, units);
             let result = piece(&one.result, units).joined();
-            self.line(&format!("  {} = {} = {values} = {result}", one.of, one.expression));
+            let line = format!("{} = {} = {values} = {result}", one.of, one.expression);
+            for (index, part) in wrap(&line, self.options.width.saturating_sub(4).max(NARROW)).iter().enumerate() {
+                self.line(&format!("{}{part}", if index == 0 { "  " } else { "    " }));
+            }
+            // Said once behind all numbers of one formula.
+            if all.get(at + 1).is_some_and(|next| (next.formula, &next.source) == (one.formula, &one.source)) {
+                continue;
+            }
             let note = format!("{} · {} · napkin explain {}", one.source, one.anchor, one.formula);
             for part in wrap(&note, self.options.width.saturating_sub(6).max(NARROW)) {
                 let part = self.dim(&part);
@@ -270,6 +287,15 @@ impl Page<'_> {
             }
         }
     }
+}
+
+/// True for a choice of which there is no more to say than the flag that makes it.
+fn is_a_flag(one: &Assumption) -> bool {
+    let plain = match &one.value {
+        Cell::Text(text) => !text.contains(' '),
+        value => matches!(value, Cell::Count(_)),
+    };
+    plain && one.why.is_empty() && one.flag.strip_prefix("--").is_some_and(|flag| flag.replace('-', "_") == one.label)
 }
 
 /// A column with its widths known.

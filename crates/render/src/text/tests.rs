@@ -35,8 +35,8 @@ fn the_ledger_of_the_design() {
 69.26 GiB of 79.65 GiB   fits, 10.38 GiB free   peak at: loss backward
 
   activations  41.03 GiB  ███████████████████████▋  59.2 %   32 blocks × 1.28
-    mlp        28.00                                         gate, up, silu, product: 4 × s × f × 2
-                                                             B
+    mlp        28.00                                         gate, up, silu, product: 4 × s × f ×
+                                                             2 B
   parameters    3.74      ██▏                        5.4 %   fp32, ÷ 8
 
 assumed
@@ -117,4 +117,28 @@ explained
       Kaplan et al. 2020 · crates/plan/src/formulas/flop.rs:1 · napkin explain 6nd
 ";
     assert_eq!(text(&report, &options), expected);
+}
+
+#[test]
+fn plain_choices_are_written_as_they_are_typed() {
+    let mut report = Report::new("plan", "fits");
+    for (label, value, flag, from) in [
+        ("precision", "bf16-mixed", "--precision", Origin::Default),
+        ("seq_len", "8192", "--seq-len", Origin::Given),
+        ("zero", "3", "--zero", Origin::Default),
+    ] {
+        report.assumptions.push(Assumption::new("choice", label, value, from).flag(flag));
+    }
+    report
+        .assumptions
+        .push(Assumption::new("why", "optimizer", "adamw", Origin::Default).why("usual").flag("--optimizer"));
+    let expected = "\
+fits
+
+assumed
+  optimizer adamw   usual  (--optimizer)
+  default  --precision bf16-mixed · --zero 3
+  given  --seq-len 8192
+";
+    assert_eq!(text(&report, &TextOptions::default()), expected);
 }
