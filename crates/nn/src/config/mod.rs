@@ -38,7 +38,7 @@ pub use self::free_keys::is_free;
 pub use self::names::{looks_like_llama, near_matches};
 pub use self::reader::Reader;
 pub use self::record::{Assumption, Names, Part, Reading, Resolved};
-pub use self::scalar::MAX_SIZE;
+pub use self::scalar::{MAX_LAYERS, MAX_SIZE};
 pub use self::source::{Source, Span};
 
 use self::json::Value;
@@ -84,7 +84,7 @@ impl Config {
 
     fn read(file_name: &str, bytes: &[u8], problems: &mut Vec<Diagnostic>) -> Option<Self> {
         if bytes.len() > MAX_BYTES {
-            problems.push(too_large(file_name, bytes.len()));
+            problems.push(too_large(file_name));
             return None;
         }
         let marked = bytes.strip_prefix(b"\xef\xbb\xbf");
@@ -265,8 +265,9 @@ fn is_other_model(key: &str) -> bool {
         && (key.ends_with("_config") || key.ends_with("_cfg") || key.starts_with("vision") || key.starts_with("audio"))
 }
 
-fn too_large(file_name: &str, bytes: usize) -> Diagnostic {
-    let message = format!("the file is {bytes} bytes long; at most {MAX_BYTES} are read");
+/// How long it is in truth is not said: whoever read it may have stopped early.
+fn too_large(file_name: &str) -> Diagnostic {
+    let message = format!("the file is longer than {} MiB, the most that is read of a config", MAX_BYTES >> 20);
     Diagnostic::error("T0101", message)
         .at(Location::file(file_name))
         .why("a model configuration is a few kilobytes; this is a weight map or a tokenizer")

@@ -65,6 +65,16 @@ impl<'a> Reader<'a> {
         self.required(&key, |value| scalar::whole(value, 1)).unwrap_or(1)
     }
 
+    /// The number of blocks, which must be there; 1 if it is missing or wrong.
+    pub fn layers(&mut self, key: impl Names) -> u64 {
+        self.required(&key, scalar::layers).unwrap_or(1)
+    }
+
+    /// The number of blocks, or `default`, recorded as an assumption with `why`.
+    pub fn layers_or(&mut self, key: impl Names, default: u64, why: &str) -> u64 {
+        self.or_default(&key, scalar::layers, default, why)
+    }
+
     /// A positive whole number, or `default`, recorded as an assumption with `why`.
     pub fn size_or(&mut self, key: impl Names, default: u64, why: &str) -> u64 {
         self.or_default(&key, |value| scalar::whole(value, 1), default, why)

@@ -6,6 +6,10 @@ use super::tokens::is_json_number;
 /// Largest value of one size. The largest real one, a token count, is about 2^24.
 pub const MAX_SIZE: u64 = 1 << 40;
 
+/// Most blocks of a model: unlike widths they cost time and memory of their own here. The deepest published Transformer
+/// has 1,000.
+pub const MAX_LAYERS: u64 = 2048;
+
 /// A scalar that was understood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scalar<T> {
@@ -89,6 +93,12 @@ pub fn whole(value: &Value, least: u64) -> Result<Scalar<u64>, Refusal> {
         return refuse("T0204", "zero", expected);
     }
     Ok(Scalar { value: read, odd_form: from_string.then_some("a string") })
+}
+
+/// `value` as a number of blocks.
+pub fn layers(value: &Value) -> Result<Scalar<u64>, Refusal> {
+    let read = whole(value, 1)?;
+    if read.value > MAX_LAYERS { refuse("T0204", "too large", "at most 2,048 blocks") } else { Ok(read) }
 }
 
 /// `value` as a finite number.

@@ -31,7 +31,7 @@ pub fn sizes(r: &mut Reader<'_>) -> Sizes {
 
 /// The usual sizes, with the key/value heads and the head size this family has where the file names none.
 pub fn sizes_or(r: &mut Reader<'_>, k: Option<u64>, d: Option<u64>) -> Sizes {
-    let (h, l, a) = (r.size("hidden_size"), r.size("num_hidden_layers"), r.size("num_attention_heads"));
+    let (h, l, a) = (r.size("hidden_size"), r.layers("num_hidden_layers"), r.size("num_attention_heads"));
     let v = r.size("vocab_size");
     heads(r, &Given { h, l, a, v, k, d })
 }
@@ -204,7 +204,7 @@ pub fn partial_rotary(r: &mut Reader<'_>, d: u64, factor: &str, default: f64, ba
 
 /// Sizes of a family without `num_key_value_heads` and `head_dim`, under the keys of width, layers and heads.
 pub fn sizes_under(r: &mut Reader<'_>, width: &[&str], layers: &[&str], heads: &[&str]) -> Sizes {
-    let (h, l, a) = (r.size(width), r.size(layers), r.size(heads));
+    let (h, l, a) = (r.size(width), r.layers(layers), r.size(heads));
     let v = r.size("vocab_size");
     r.require_divides(
         Part::new(width[0], h, "wide"),

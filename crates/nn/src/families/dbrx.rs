@@ -10,7 +10,7 @@ use crate::spec::{
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let h = r.size(["d_model", "hidden_size"]);
-    let l = r.size(["n_layers", "num_hidden_layers"]);
+    let l = r.layers(["n_layers", "num_hidden_layers"]);
     let a = r.size(["n_heads", "num_attention_heads"]);
     let v = r.size("vocab_size");
     let k = r.size_or(["attn_config.kv_n_heads", "num_key_value_heads"], 1, FAMILY);

@@ -30,7 +30,7 @@ struct Defaults {
 }
 
 fn base(r: &mut Reader<'_>) -> Base {
-    let (h, l, a) = (r.size("hidden_size"), r.size("num_hidden_layers"), r.size("num_attention_heads"));
+    let (h, l, a) = (r.size("hidden_size"), r.layers("num_hidden_layers"), r.size("num_attention_heads"));
     let v = r.size("vocab_size");
     let act = activation(r, "hidden_act", "silu");
     let norm = rms(r.float_or("rms_norm_eps", 1e-6, FREE));

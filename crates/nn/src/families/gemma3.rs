@@ -13,7 +13,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     // Released files of the models with a vision part leave out what equals the default of the class.
     let nested = r.config().sub_config().is_some();
     let mut size = |key: &str, default: u64| if nested { r.size_or(key, default, FAMILY) } else { r.size(key) };
-    let (h, l) = (size("hidden_size", 2304), size("num_hidden_layers", 26));
+    let h = size("hidden_size", 2304);
+    let l = if nested { r.layers_or("num_hidden_layers", 26, FAMILY) } else { r.layers("num_hidden_layers") };
+    let mut size = |key: &str, default: u64| if nested { r.size_or(key, default, FAMILY) } else { r.size(key) };
     let (a, v) = (size("num_attention_heads", 8), size("vocab_size", 262_208));
     let s = heads(r, &Given { h, l, a, v, k: Some(4), d: Some(256) });
     let f = intermediate_size(r, &s);

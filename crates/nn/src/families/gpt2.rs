@@ -16,7 +16,7 @@ const fn conv1d(name: &'static str) -> LinearSpec {
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let h = r.size(["n_embd", "hidden_size"]);
-    let l = r.size(["n_layer", "num_hidden_layers"]);
+    let l = r.layers(["n_layer", "num_hidden_layers"]);
     let a = r.size(["n_head", "num_attention_heads"]);
     let v = r.size("vocab_size");
     let positions = r.size(["n_positions", "n_ctx", "max_position_embeddings"]);
