@@ -1,14 +1,14 @@
 //! Where a model's config comes from: a file, a folder, a preset, standard input.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use plan::model::Model;
 use plan::{nearest, presets};
 use units::{Diagnostic, Diagnostics};
 
-/// Most bytes read of a config; the reader refuses anything near it with a message of its own.
-const LIMIT: u64 = 64 << 20;
+/// Most bytes read of a config: one more than the reader takes, so that it refuses what is longer.
+const LIMIT: u64 = nn::config::MAX_BYTES as u64 + 1;
 
 /// Reads the model that `name` names.
 ///
@@ -26,7 +26,8 @@ pub fn load(name: &str, overrides: &[(String, String)], assume: Option<&str>) ->
         let inner = path.join("config.json");
         return file(name, &inner, overrides, assume);
     }
-    if path.is_file() {
+    // Not only files: `napkin plan <(curl ...)` hands a pipe over.
+    if path.exists() {
         return file(name, path, overrides, assume);
     }
     if let Some((name, text)) = presets::find(name) {
@@ -41,11 +42,26 @@ fn file(name: &str, path: &Path, overrides: &[(String, String)], assume: Option<
         let mut bytes = Vec::new();
         file.take(LIMIT).read_to_end(&mut bytes).map(|_| bytes)
     });
-    let bytes = open.map_err(|e| Diagnostic::error("", format!("{shown} cannot be read: {e}")))?;
+    let bytes = open.map_err(|error| {
+        let problem = Diagnostic::error("", format!("`{shown}` cannot be read: {error}"));
+        match error.kind() {
+            ErrorKind::NotFound => {
+                problem.help(format!("`{name}` is a folder: put the model's own `config.json` in it"))
+            }
+            ErrorKind::PermissionDenied => problem.help(format!("chmod u+r {shown}")),
+            _ => problem,
+        }
+    })?;
     Model::from_text(name, &shown, &bytes, overrides, assume)
 }
 
 fn unknown(name: &str) -> Diagnostic {
+    if name.starts_with("dense:") {
+        return Diagnostic::error("", format!("`{name}` is a bare count: it has no blocks to trace"))
+            .help(format!("napkin time {name} --tokens 15T --hw h100-sxm -n 1024"))
+            .help(format!("napkin fit {name} --states-only --hw h100-sxm -n 8"))
+            .help("a config.json, its folder or a preset");
+    }
     let near = nearest::nearest(name, presets::names());
     let mut problem = Diagnostic::error("", format!("`{name}` is neither a file, a folder nor a preset"));
     if !near.is_empty() {

@@ -10,7 +10,10 @@ pub fn nearest<'a>(query: &str, candidates: impl IntoIterator<Item = &'a str>) -
     let mut near: Vec<(usize, &str)> = candidates
         .into_iter()
         .map(|name| {
-            let distance = distance(&query, &name.to_lowercase());
+            let name_lower = name.to_lowercase();
+            // `lama-3` is one letter from the beginning of `llama-3.1-8b`.
+            let beginning: String = name_lower.chars().take(length + 1).collect();
+            let distance = distance(&query, &name_lower).min(distance(&query, &beginning) + 1);
             // What somebody typed the beginning of is near whatever its length.
             (if length >= 2 && name.starts_with(&query) { 1 } else { distance }, name)
         })
@@ -54,5 +57,6 @@ mod tests {
         assert_eq!(nearest("", names), [""; 0]);
         assert_eq!(nearest("4", ["0", "1"]), [""; 0]);
         assert_eq!(nearest("6m", ["6n", "6nd"]), ["6n"]);
+        assert_eq!(nearest("lama-3", ["llama-3.1-8b", "qwen3-4b"]), ["llama-3.1-8b"]);
     }
 }
