@@ -38,13 +38,14 @@ impl Sum {
     }
 
     /// The sum in words, biggest terms first.
-    fn words(mut self) -> String {
+    fn words(mut self, unit: &str) -> String {
         self.0.sort_by(|a, b| b.amount.cmp(&a.amount).then_with(|| a.what.cmp(&b.what)));
         let rest = self.0.split_off(self.0.len().min(TERMS));
         let mut words: Vec<String> = self.0.iter().map(|t| format!("{} × {}", group_digits(t.count), t.what)).collect();
         if !rest.is_empty() {
             let left: u128 = rest.iter().map(|t| t.amount).sum();
-            words.push(format!("{} smaller terms of {}", rest.len(), group_digits(left)));
+            let terms = if rest.len() == 1 { "1 smaller term" } else { &format!("{} smaller terms", rest.len()) };
+            words.push(format!("{terms} of {} {unit}", group_digits(left)));
         }
         words.join(" + ")
     }
@@ -52,12 +53,13 @@ impl Sum {
     /// The derivation of a printed number that is this sum.
     pub fn derive(self, of: impl Into<String>, formula: &'static str, result: impl Into<Cell>) -> Derivation {
         let known = known(formula);
+        let result = result.into();
         Derivation {
             of: of.into(),
             formula,
             expression: known.expression.to_owned(),
-            substituted: Phrase::from(self.words()),
-            result: result.into(),
+            substituted: Phrase::from(self.words(result.raw().1)),
+            result,
             source: known.source.to_owned(),
             anchor: known.anchor,
         }

@@ -115,8 +115,15 @@ impl Model {
 /// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
     check(spec, options)?;
-    step::trace(spec, options).map_err(|error| Diagnostic::error("T0305", error.to_string()).into())
+    step::trace(spec, options).map_err(|error| {
+        let problem = Diagnostic::error("T0305", error.to_string());
+        let problem = problem.why("every byte is counted exactly, in 64 bits");
+        problem.help(format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len)).into()
+    })
 }
+
+/// Most blocks that are run in one trace, forward and backward: above it an answer would take seconds.
+const MOST_BLOCKS: u64 = 8192;
 
 fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
     let mut problems = Diagnostics::new();
@@ -138,6 +145,29 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
             Diagnostic::error("T0307", format!("transformers has no fused-attention path for `{}`", spec.family))
                 .help("--profile hf-eager")
                 .help("--profile fused"),
+        );
+    }
+    let positions = match &spec.embedding.positions {
+        Some(positions) if options.seq_len > positions.count => Some(positions.count),
+        _ => None,
+    };
+    if let Some(count) = positions {
+        let message =
+            format!("--seq-len {} is longer than the {count} learned positions of this model", options.seq_len);
+        problems.push(
+            Diagnostic::error("T0306", message)
+                .why("each position is a row of a table; there is none for the later ones")
+                .help(format!("--seq-len {count}")),
+        );
+    }
+    let (layers, micro) = (spec.layers.len() as u64, options.grad_accum_steps);
+    if layers.saturating_mul(micro).saturating_mul(options.steps) > MOST_BLOCKS {
+        problems.push(
+            Diagnostic::error("T0306", format!("{layers} blocks × {micro} micro-batches are too many to trace"))
+                .why(
+                    "from the second micro-batch on, each is like the one before: the peak and the FLOP per token stay",
+                )
+                .help("--grad-accum 2"),
         );
     }
     if problems.has_errors() { Err(problems) } else { Ok(()) }
