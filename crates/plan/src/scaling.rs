@@ -1,18 +1,22 @@
 //! Quick estimates of the peak of a variant of a model, by tracing a few of its blocks.
 //!
-//! Equal blocks cost the same, so every phase's peak is a straight line in the number of blocks once there are a few. Two
-//! short traces give the line. What is estimated so is marked "about" wherever it is printed, and whatever a verdict
-//! rests on is traced in full.
+//! Equal blocks cost the same, so the bytes at a moment of the step (the third allocation of the second block in the
+//! backward pass, say) are a straight line in the number of blocks. Two short traces give the line of every moment near
+//! either end of a phase; what is between lies on a line between them. The peak is the highest of all: which moment that
+//! is may change with the number of blocks. What is estimated so is marked "about" wherever it is printed, and whatever
+//! a verdict rests on is traced in full.
 
 use nn::spec::ModelSpec;
-use nn::step::StepOptions;
+use nn::step::{StepOptions, StepTrace};
+use tensor::meter::MemoryChange;
 use units::{Bytes, Diagnostics};
 
-use crate::ledger::Ledger;
+use crate::ledger::steady;
 use crate::model::trace;
 use crate::sharding::Sharding;
+use crate::timeline::{Phase, Timeline};
 
-/// Blocks of the two short traces.
+/// Blocks of the two short traces: the first two and the last two blocks of both are alike.
 const SHORT: [usize; 2] = [4, 6];
 
 /// The peak of a step on one device, exact for small models and models of unequal blocks, else from two short traces.
@@ -22,23 +26,57 @@ const SHORT: [usize; 2] = [4, 6];
 pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
     let layers = spec.layers.len();
     let equal = spec.layers.windows(2).all(|w| std::rc::Rc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
-    let ledger = |spec: &ModelSpec| -> Result<Ledger, Diagnostics> {
-        Ok(Ledger::of(&trace(spec, options)?, options, sharding, spec.names.layers, runtime))
+    let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, spec.names.layers);
+    let highest = if !equal || layers <= SHORT[1] {
+        let phases = timeline(&trace(spec, options)?).phases;
+        phases[steady(&phases)].iter().map(|p| p.peak_bytes).max()
+    } else {
+        let short = |n: usize| -> Result<(Vec<Phase>, Vec<Vec<Moment>>), Diagnostics> {
+            let mut spec = spec.clone();
+            spec.layers.truncate(n);
+            let traced = trace(&spec, options)?;
+            let timeline = timeline(&traced);
+            let moments = moments(&traced, &timeline);
+            Ok((timeline.phases, moments))
+        };
+        let ((phases, a), (longer, b)) = (short(SHORT[0])?, short(SHORT[1])?);
+        let line = |p: u64, q: u64| {
+            let (p, q, more) = (i128::from(p), i128::from(q), (layers - SHORT[0]) as i128);
+            u64::try_from(p + (q - p) * more / (SHORT[1] - SHORT[0]) as i128).unwrap_or(0)
+        };
+        let highest = steady(&phases).flat_map(|i| {
+            // An update goes over the parameters more than once, its peak at the same of them whatever their number.
+            let half = if phases[i].name.starts_with("opt") { 0 } else { a[i].len() / 2 };
+            let same = |(p, q): &(&Moment, &Moment)| p.what == q.what;
+            let from_start = a[i][..half].iter().zip(&b[i]).take_while(same);
+            let from_end = a[i][a[i].len() - half..].iter().rev().zip(b[i].iter().rev()).take_while(same);
+            let ends = from_start.chain(from_end).map(|(p, q)| line(p.live, q.live));
+            ends.chain([line(phases[i].peak_bytes, longer[i].peak_bytes)])
+        });
+        highest.max()
     };
-    if !equal || layers <= SHORT[1] {
-        return Ok(ledger(spec)?.peak_bytes);
+    Ok(highest.unwrap_or(0) + runtime.get())
+}
+
+/// An allocation.
+struct Moment {
+    /// Live bytes after it.
+    live: u64,
+    /// Name of the op, and bytes of the storage.
+    what: (&'static str, u64),
+}
+
+/// The allocations of each phase.
+fn moments(traced: &StepTrace, timeline: &Timeline) -> Vec<Vec<Moment>> {
+    let trace = &traced.trace;
+    let mut out: Vec<Vec<Moment>> = timeline.phases.iter().map(|_| Vec::new()).collect();
+    let first = trace.marks.first().map_or(0, |m| m.memory as usize);
+    for (event, point) in trace.memory[first..].iter().zip(&timeline.points) {
+        if let MemoryChange::Alloc(_) = event.change {
+            let name = trace.ops.get(event.op as usize).map_or("", |e| e.op.name());
+            let what = (name, trace.storages[event.storage.0 as usize].bytes);
+            out[point.phase].push(Moment { live: point.bytes, what });
+        }
     }
-    let short = |n: usize| {
-        let mut spec = spec.clone();
-        spec.layers.truncate(n);
-        ledger(&spec)
-    };
-    let (a, b) = (short(SHORT[0])?, short(SHORT[1])?);
-    let more = (layers - SHORT[0]) as i128;
-    let line = |x: u64, y: u64| {
-        let slope = (i128::from(y) - i128::from(x)) / (SHORT[1] - SHORT[0]) as i128;
-        u64::try_from(i128::from(x) + slope * more).unwrap_or(u64::MAX)
-    };
-    let phases = a.phases.iter().zip(&b.phases).filter(|(p, _)| p.name != "init" && !p.name.starts_with("zero"));
-    Ok(phases.map(|(p, q)| line(p.peak_bytes, q.peak_bytes)).max().unwrap_or(0) + runtime.get())
+    out
 }

@@ -139,10 +139,14 @@ impl Timeline {
                 peak_event: start,
                 end_by_role: ByRole::default(),
             };
+            // What an allocation finds gathered stays until the next one: the frees between them still belong to its op.
+            let (mut weights, mut gradients) = (0, 0);
             for event in start..end {
                 let grew = device.apply(event);
                 let op = trace.memory[event].op;
-                let (weights, gradients) = device.communication(op as usize);
+                if grew {
+                    (weights, gradients) = device.communication(op as usize);
+                }
                 let live = device.by_role.iter().sum::<u64>() + weights + gradients;
                 points.push(Point { op, phase: i, bytes: live });
                 if grew && live > phase.peak_bytes {

@@ -14,7 +14,8 @@ use nn::step::{Precision, StepOptions, StepTrace, Until};
 use nn::{Profile, Recompute};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tensor::{CastLists, Role};
+use tensor::meter::{Mark, MemoryChange};
+use tensor::{CastLists, Role, Trace};
 use units::Bytes;
 
 /// One part in `share` of the usual number of cases.
@@ -79,17 +80,25 @@ fn model(s: Shape) -> Model {
     Model::from_text("small", "config.json", text.as_bytes(), &[], None).unwrap_or_else(|e| panic!("{text}\n{e}"))
 }
 
+const OPTIMIZERS: [&str; 7] =
+    ["adamw", "adamw-foreach", "adamw-forloop", "sgd", "sgd-momentum", "adagrad-forloop", "rmsprop"];
+
 fn steps() -> impl Strategy<Value = StepOptions> {
-    let optimizers = ["adamw", "adamw-foreach", "adamw-forloop", "sgd", "sgd-momentum", "adagrad-forloop", "rmsprop"];
     let how = (
         prop::sample::select(vec![Profile::Fused, Profile::HfSdpa, Profile::HfEager]),
         prop::sample::select(&Precision::ALL[..]),
-        prop::sample::select(&optimizers[..]),
+        prop::sample::select(&OPTIMIZERS[..]),
         prop::sample::select(vec![Recompute::None, Recompute::Selective, Recompute::Full]),
         any::<[bool; 3]>(),
     );
     (1u64..4, 2u64..24, how, 1u64..3, 1u64..3).prop_map(
-        |(batch, seq_len, (profile, precision, optimizer, recompute, [cuda, warm, dropout]), grad_accum_steps, steps)| {
+        |(
+            batch,
+            seq_len,
+            (profile, precision, optimizer, recompute, [cuda, warm, dropout]),
+            grad_accum_steps,
+            steps,
+        )| {
             StepOptions {
                 batch,
                 seq_len,
@@ -120,6 +129,26 @@ fn shardings() -> impl Strategy<Value = Sharding> {
 
 fn ledger_of(model: &Model, traced: &StepTrace, options: &StepOptions, sharding: Sharding, runtime: u64) -> Ledger {
     Ledger::of(traced, options, sharding, model.spec.names.layers, Bytes(runtime))
+}
+
+/// Highest and last live bytes of each phase, from allocations and frees alone.
+fn peaks_and_ends(trace: &Trace) -> Vec<(u64, u64)> {
+    let mut live = 0;
+    let end = |i: usize| trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
+    let phase = |(i, mark): (usize, &Mark)| {
+        let mut top = live;
+        for event in &trace.memory[mark.memory as usize..end(i)] {
+            let bytes = trace.storages[event.storage.0 as usize].bytes;
+            match event.change {
+                MemoryChange::Alloc(_) => live += bytes,
+                MemoryChange::Free => live -= bytes,
+                MemoryChange::Role(_) => {}
+            }
+            top = top.max(live);
+        }
+        (top, live)
+    };
+    trace.marks.iter().enumerate().map(phase).collect()
 }
 
 fn peak(model: &Model, options: &StepOptions, sharding: Sharding) -> u64 {
@@ -161,11 +190,8 @@ proptest! {
         let options = of(&model, options);
         let traced = model.trace(&options).unwrap();
         let alone = ledger_of(&model, &traced, &options, Sharding { zero, dp: 1 }, 0);
-        let plain = napkin_plan::timeline::phases(&traced.trace);
-        prop_assert_eq!(alone.phases.len(), plain.len());
-        for (a, b) in alone.phases.iter().zip(&plain) {
-            prop_assert_eq!((a.peak_bytes, a.peak_by_role, a.end_by_role), (b.peak_bytes, b.peak_by_role, b.end_by_role));
-        }
+        let found: Vec<(u64, u64)> = alone.phases.iter().map(|p| (p.peak_bytes, p.end_by_role.iter().sum())).collect();
+        prop_assert_eq!(found, peaks_and_ends(&traced.trace));
     }
 
     #[test]
@@ -177,7 +203,8 @@ proptest! {
         let traced = model.trace(&options).unwrap();
         let states = |sharding: Sharding| {
             let ledger = ledger_of(&model, &traced, &options, sharding, 0);
-            [Role::Parameter, Role::OptimizerState].map(|role| ledger.peak().end_by_role[role as usize])
+            let end = ledger.phases.last().unwrap().end_by_role;
+            [Role::Parameter, Role::OptimizerState].map(|role| end[role as usize])
         };
         for zero in 0..3 {
             let (less, more) = (states(Sharding { zero, dp }), states(Sharding { zero: zero + 1, dp }));
@@ -218,24 +245,30 @@ proptest! {
     #![proptest_config(cases(8))]
 
     #[test]
-    fn a_higher_stage_never_takes_more_bytes(shape in shapes(8..12), options in steps(), dp in 4u64..9) {
-        // With few blocks the block in flight outweighs what the division saves.
+    fn a_higher_stage_never_takes_more_bytes_but_for_a_block_in_flight(
+        shape in shapes(8..12), options in steps(), dp in 4u64..9,
+    ) {
         let model = model(Shape { vocab: 2, ..shape });
         let options = of(&model, options);
         let traced = model.trace(&options).unwrap();
-        let peaks: Vec<u64> =
-            (0..4).map(|zero| ledger_of(&model, &traced, &options, Sharding { zero, dp }, 0).peak_bytes).collect();
-        prop_assert!(peaks.is_sorted_by(|a, b| a >= b), "{:?}", peaks);
+        let at = |zero| ledger_of(&model, &traced, &options, Sharding { zero, dp }, 0).peak_bytes;
+        // From stage 2 on, the gradients of the block that runs are whole until they are reduced.
+        let layer = |i: u64| {
+            let in_block = |name: &str| name.split('.').any(|part| part == i.to_string());
+            traced.params.iter().filter(|p| in_block(&p.name)).map(|p| p.elements).sum::<u64>()
+        };
+        let block = layer(0).max(layer(1)) * options.precision.param_dtype().size_in_bytes();
+        prop_assert!(at(1) <= at(0) && at(2) <= at(1) + block && at(3) <= at(2), "{:?}", [at(0), at(1), at(2), at(3)]);
     }
 
     #[test]
-    fn an_estimate_is_close_to_the_full_trace(shape in shapes(7..24), options in steps(), sharding in shardings()) {
+    fn an_estimate_from_two_short_traces_is_the_peak_of_the_full_trace(
+        shape in shapes(7..24), options in steps(), sharding in shardings(),
+    ) {
         let model = model(shape);
         let options = of(&model, options);
-        let exact = peak(&model, &options, sharding) as f64;
-        let estimate = scaling::peak(&model.spec, &options, sharding, Bytes(0)).unwrap() as f64;
-        let error = (estimate - exact) / exact;
-        prop_assert!(error.abs() <= 0.01, "{:+.3} %", 100.0 * error);
+        let estimate = scaling::peak(&model.spec, &options, sharding, Bytes(0)).unwrap();
+        prop_assert_eq!(estimate, peak(&model, &options, sharding));
     }
 }
 
