@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn unknown_names_say_what_is_near() {
-        let error = "bf16_mixd".parse::<Recipe>().unwrap_err();
+        let error = "bf16_mixd".parse::<Precision>().unwrap_err();
         assert_eq!(error.message, "`bf16_mixd` is no precision recipe");
         assert_eq!(error.help, ["bf16-mixed, fp16-mixed, bf16-pure"]);
         let error = "4".parse::<Zero>().unwrap_err();
