@@ -184,8 +184,7 @@ mod tests {
     #[test]
     fn unknown_names_say_what_is_near() {
         let error = "bf16_mixd".parse::<Precision>().unwrap_err();
-        assert_eq!(error.message, "`bf16_mixd` is no precision recipe");
-        assert_eq!(error.help, ["bf16-mixed, fp16-mixed, bf16-pure"]);
+        assert!(error.starts_with("unknown precision `bf16_mixd`: valid are fp32, bf16-master,"), "{error}");
         let error = "4".parse::<Zero>().unwrap_err();
         assert_eq!(error.help, ["0, 1, 2, 3"]);
     }
