@@ -42,7 +42,7 @@ mod starcoder2;
 
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
 use crate::spec::ModelSpec;
-use units::{Diagnostic, Diagnostics};
+use units::{Diagnostic, Diagnostics, Location};
 
 /// Turns the keys of a config into a description. Problems go to the reader, which collects them all.
 type Read = fn(&mut Reader<'_>) -> ModelSpec;
@@ -114,7 +114,7 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     let stated = config.model_type().map(str::to_owned);
     let find = |name: &str| FAMILIES.iter().find(|(n, _)| *n == name).map(|(_, read)| *read);
     let read = match (stated.as_deref().and_then(find), assume) {
-        (_, Some(name)) => find(name).ok_or_else(|| unknown(config, name))?,
+        (_, Some(name)) => find(name).ok_or_else(|| unknown_assumed(name))?,
         (Some(read), None) => read,
         (None, None) => return Err(unknown(config, stated.as_deref().unwrap_or(""))),
     };
@@ -130,6 +130,17 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     Ok(Loaded { spec, resolved })
 }
 
+/// A family that `--assume` names: the file is not to blame.
+fn unknown_assumed(name: &str) -> Diagnostics {
+    let known = names();
+    let mut diagnostic = Diagnostic::error("T0301", format!("--assume {name}: not a known family"));
+    let near = near_matches(name, &known);
+    if !near.is_empty() {
+        diagnostic = diagnostic.help(format!("near matches: {}", near.join(", ")));
+    }
+    diagnostic.help(format!("known: {}", known.join(", "))).into()
+}
+
 fn unknown(config: &Config, name: &str) -> Diagnostics {
     let known = names();
     let message = if name.is_empty() {
@@ -138,9 +149,10 @@ fn unknown(config: &Config, name: &str) -> Diagnostics {
         format!("`model_type` is \"{name}\", which is not a known family")
     };
     let mut diagnostic = Diagnostic::error("T0301", message);
-    if let Some(value) = config.find("model_type") {
-        diagnostic = diagnostic.at(config.location(value.value.span, "/model_type"));
-    }
+    diagnostic = diagnostic.at(match config.find("model_type") {
+        Some(found) => config.location(found.value.span, "/model_type"),
+        None => Location::file(config.file_name()),
+    });
     diagnostic =
         diagnostic.why("the family decides which modules the keys describe; guessing would give a wrong count");
     let near = near_matches(name, &known);
