@@ -257,7 +257,7 @@ impl Page<'_> {
         }
         // Plain choices as they would be typed.
         let (given, default): (Vec<_>, Vec<_>) = short.into_iter().partition(|one| one.from == Origin::Given);
-        for (who, choices) in [("  default  ", default), ("  given  ", given)] {
+        for (who, choices) in [("  default  ", default), ("  given    ", given)] {
             let typed = |one: &&Assumption| format!("{} {}", one.flag, piece(&one.value, self.options.units).joined());
             let text = choices.iter().map(typed).collect::<Vec<_>>().join(" · ");
             if !text.is_empty() {

@@ -38,10 +38,17 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// True if `next` is the unit of the number that `word` ends with.
+/// Units that stand for themselves.
+const UNITS: [&str; 16] =
+    ["%", "days", "s", "ms", "µs", "B", "KiB", "MiB", "GiB", "TiB", "PiB", "K", "M", "T", "P", "params"];
+
+/// True if `next` is the unit of the number that `word` ends with, or the value of the flag that it is.
 fn belongs_to(word: &str, next: &str) -> bool {
-    const UNITS: [&str; 16] =
-        ["%", "days", "s", "ms", "µs", "B", "KiB", "MiB", "GiB", "TiB", "PiB", "K", "M", "T", "P", "params"];
+    if word.starts_with("--")
+        && word.trim_end().trim_start_matches("--").bytes().all(|c| c.is_ascii_lowercase() || c == b'-')
+    {
+        return true;
+    }
     let unit = next.trim_end().trim_end_matches([',', ';', ':', ')', '.']);
     let known = UNITS.contains(&unit)
         || ["FLOP", "B", "B/s", "FLOP/s", "FLOP/B"].iter().any(|base| {

@@ -138,7 +138,7 @@ fits
 assumed
   optimizer adamw   usual  (--optimizer)
   default  --precision bf16-mixed · --zero 3
-  given  --seq-len 8192
+  given    --seq-len 8192
 ";
     assert_eq!(text(&report, &TextOptions::default()), expected);
 }
