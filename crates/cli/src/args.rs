@@ -88,3 +88,11 @@ pub struct FleetArgs {
     #[arg(long, value_name = "RATE")]
     pub peak: Option<String>,
 }
+
+impl FleetArgs {
+    /// As many devices as are data-parallel, where only that is said.
+    pub fn at_least(&self, dp: Option<&String>) -> Self {
+        let devices = self.devices.clone().or_else(|| dp.filter(|text| crate::parse::some(text).is_ok()).cloned());
+        Self { devices, ..self.clone() }
+    }
+}

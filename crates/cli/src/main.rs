@@ -22,9 +22,10 @@ use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
-use plan::report::Verdict;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use plan::report::{Origin, Report, Verdict};
 use units::{Diagnostic, Diagnostics};
 
 use args::Cli;
@@ -64,8 +65,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches_from(arguments);
+    let (cli, matches) = match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
+        Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return output::print(&error.render().to_string()).map(|()| Verdict::Answered);
         }
@@ -77,7 +79,22 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
     let sink = output::Sink::new(&cli.output)?;
     let mut report = cli.command.report(cli.output.depth)?;
     report.command = parse::command_line(arguments);
+    mark_given(&mut report, &matches);
     sink.write(&report)
+}
+
+/// Says of each choice the report rests on whether the user made it: an analysis only knows that somebody did.
+fn mark_given(report: &mut Report, matches: &ArgMatches) {
+    let command = Cli::command();
+    let Some((name, matches)) = matches.subcommand() else { return };
+    let Some(command) = command.find_subcommand(name) else { return };
+    let given = |flag: &str| {
+        let named = command.get_arguments().find(|arg| arg.get_long().is_some_and(|long| flag == format!("--{long}")));
+        named.is_some_and(|arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
+    };
+    for assumption in report.assumptions.iter_mut().filter(|one| one.from == Origin::Default && given(one.flag)) {
+        assumption.from = Origin::Given;
+    }
 }
 
 /// A mistake in the flags, in the form of all other problems.

@@ -32,6 +32,11 @@ impl Reader {
         value.map_err(|problem| self.problem(problem)).ok()
     }
 
+    /// The value, or notes of why there is none.
+    pub fn take_all<T>(&mut self, value: Result<T, Diagnostics>) -> Option<T> {
+        value.map_err(|problems| self.problems(problems)).ok()
+    }
+
     /// The value of a flag that may be left out. A mistake names the flag.
     pub fn flag<T: FromStr<Err: Into<Diagnostic>>>(&mut self, flag: &str, text: Option<&str>) -> Option<T> {
         self.flag_with(flag, text, str::parse::<T>)
@@ -64,17 +69,22 @@ impl Reader {
 
     /// The devices of a run.
     pub fn fleet(&mut self, args: &FleetArgs) -> Option<Fleet> {
+        self.fleet_in(args, Precision::Bf16)
+    }
+
+    /// The devices of a run that multiplies in `arithmetic` unless `--dtype` says otherwise.
+    pub fn fleet_in(&mut self, args: &FleetArgs, arithmetic: Precision) -> Option<Fleet> {
         let found = args.hw.as_deref().map(hardware::find);
         let hardware = found.and_then(|found| self.take(found)).cloned();
         let hardware = self.required(hardware, args.hw.is_some(), "--hw", "h100-sxm");
-        let devices = self.flag_with("--devices", args.devices.as_deref(), count);
+        let devices = self.flag_with("--devices", args.devices.as_deref(), some);
         let precision = self.flag::<Precision>("--dtype", args.dtype.as_deref());
         let peak = self.flag_with("--peak", args.peak.as_deref(), rate);
         let fleet = Fleet {
             hardware: hardware?,
             devices: devices.unwrap_or(1),
             devices_given: devices.is_some(),
-            precision: precision.unwrap_or(Precision::Bf16),
+            precision: precision.unwrap_or(arithmetic),
             precision_given: precision.is_some(),
         };
         match peak {
@@ -87,7 +97,7 @@ impl Reader {
     pub fn device(&mut self, args: &FleetArgs) -> (Option<Hardware>, u64) {
         let found = args.hw.as_deref().map(hardware::find);
         let hardware = found.and_then(|found| self.take(found)).cloned();
-        let devices = self.flag_with("--devices", args.devices.as_deref(), count);
+        let devices = self.flag_with("--devices", args.devices.as_deref(), some);
         (hardware, devices.unwrap_or(1))
     }
 
@@ -107,6 +117,12 @@ impl Reader {
 pub fn count(text: &str) -> Result<u64, Diagnostic> {
     let count = units::parse_count(text)?;
     u64::try_from(count).map_err(|_| Diagnostic::error("", format!("`{text}` is too large")))
+}
+
+/// A whole number above zero.
+pub fn some(text: &str) -> Result<u64, Diagnostic> {
+    let count = count(text)?;
+    if count == 0 { Err(Diagnostic::error("", "at least 1 is needed")) } else { Ok(count) }
 }
 
 /// A rate such as `989.5TFLOP/s`, `312e12` or `500T`.

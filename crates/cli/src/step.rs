@@ -4,16 +4,16 @@ use clap::Args;
 use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
-use plan::hardware::{Hardware, Kind};
+use plan::hardware::{self, Hardware, Kind};
 use plan::ledger::{ASSUMED_RUNTIME, Request};
 use plan::model::Model;
 use plan::sharding::Sharding;
 use plan::work::Work;
-use tensor::CastLists;
+use tensor::{CastLists, DType};
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Params};
 
 use crate::config;
-use crate::parse::{Reader, count};
+use crate::parse::{Reader, count, some};
 
 /// Which model, and how its config is read.
 #[derive(Clone, Debug, Args)]
@@ -29,6 +29,11 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// The model, or a note of all that is wrong with it.
+    pub fn read(&self, read: &mut Reader) -> Option<Model> {
+        self.load().map_err(|problems| read.problems(problems)).ok()
+    }
+
     /// Reads the model.
     ///
     /// # Errors
@@ -87,9 +92,10 @@ impl WorkArgs {
             return Some(Work::dense(name.as_str(), parameters));
         }
         let model = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
-        let model = model.load().map_err(|problems| read.problems(problems)).ok()?;
+        let model = model.read(read);
         let step = StepArgs { seq_len: self.seq_len.clone(), ..StepArgs::default() };
-        let options = step.read(read, &model, None);
+        let options = step.read(read, model.as_ref(), None);
+        let model = model?;
         plan::flops::work(&model, &options).map_err(|problems| read.problems(problems)).ok()
     }
 }
@@ -167,8 +173,18 @@ impl StepArgs {
         })
     }
 
+    /// The arithmetic that the precision recipe multiplies matrices in: what `--dtype` is where nobody gives it.
+    pub fn arithmetic(&self) -> hardware::Precision {
+        let recipe = self.precision.as_deref().and_then(|text| text.parse::<Precision>().ok());
+        match recipe.unwrap_or(Precision::Bf16Mixed).matmul_dtype() {
+            DType::F32 => hardware::Precision::Fp32,
+            DType::F16 => hardware::Precision::Fp16,
+            _ => hardware::Precision::Bf16,
+        }
+    }
+
     /// The step, with defaults that depend on the model and the device.
-    pub fn read(&self, read: &mut Reader, model: &Model, hardware: Option<&Hardware>) -> StepOptions {
+    pub fn read(&self, read: &mut Reader, model: Option<&Model>, hardware: Option<&Hardware>) -> StepOptions {
         let on_gpu = hardware.is_some_and(|h| h.kind == Kind::Gpu);
         let number = |read: &mut Reader, flag: &str, text: &Option<String>, default: u64| {
             read.flag_with(flag, text.as_deref(), count).unwrap_or(default)
@@ -196,7 +212,7 @@ impl StepArgs {
                 CastLists::Cpu
             }
         };
-        let longest = model.spec.max_positions.unwrap_or(4096).min(4096);
+        let longest = model.and_then(|model| model.spec.max_positions).unwrap_or(4096).min(4096);
         let precision = self.precision.as_deref();
         StepOptions {
             batch: number(read, "--batch", &self.batch, 1),
@@ -228,10 +244,12 @@ impl LayoutArgs {
             "0" | "1" | "2" | "3" => Ok(text.as_bytes()[0] - b'0'),
             _ => Err(Diagnostic::error("", format!("`{text}` is no ZeRO stage: valid are 0, 1, 2, 3"))),
         });
-        let dp = read.flag_with("--dp", self.dp.as_deref(), count).unwrap_or(devices).max(1);
-        if dp > devices && devices > 1 {
+        let dp = read.flag_with("--dp", self.dp.as_deref(), some).unwrap_or(devices);
+        // A problem with the number of devices is noted where it was read.
+        if devices > 0 && !devices.is_multiple_of(dp) {
             read.problem(
-                Diagnostic::error("", format!("--dp is {dp}, but there are {devices} devices"))
+                Diagnostic::error("", format!("--dp {dp} does not divide -n {devices}"))
+                    .why("each group of data-parallel devices has as many as the others")
                     .help(format!("--dp {devices}")),
             );
         }

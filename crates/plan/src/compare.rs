@@ -67,10 +67,22 @@ pub fn report(setups: &[Setup<'_>]) -> Result<Report, Diagnostics> {
         report.verdict = Verdict::No;
         report.headline.qualifiers.push(phrase!["none fits"]);
     }
-    if let Some(first) = setups.first() {
-        report.assumptions = first.model.assumptions();
-        report.assumptions.extend(crate::ledger::assumptions(&first.request));
-        report.warnings = first.model.warnings();
+    // What all rest on; where they differ the columns say it.
+    let rests_on = |setup: &Setup<'_>| -> Vec<_> {
+        let step = crate::flops::step_assumptions(&setup.request.options);
+        let all = setup.model.assumptions().into_iter().chain(step);
+        all.chain(crate::ledger::assumptions(&setup.request)).collect()
+    };
+    for (at, setup) in setups.iter().enumerate() {
+        let assumptions = rests_on(setup);
+        if at == 0 {
+            report.assumptions = assumptions;
+        } else {
+            report.assumptions.retain(|one| assumptions.contains(one));
+        }
+        let warnings = setup.model.step_warnings(&setup.request.options).into_iter();
+        let new: Vec<_> = warnings.filter(|one| !report.warnings.contains(one)).collect();
+        report.warnings.extend(new);
     }
     Ok(report)
 }
@@ -121,7 +133,9 @@ fn table(columns: &[Measured]) -> Table {
         let mut row = vec![Cell::from(name)];
         row.extend(cells);
         if pair && values.len() == 2 && values[0] > 0.0 && values[0] != values[1] {
-            row.push(Cell::Change(values[1] / values[0] - 1.0));
+            let ratio = values[1] / values[0];
+            // Beyond that it says no more than the two numbers do.
+            row.push(if ratio < 100.0 { Cell::Change(ratio - 1.0) } else { Cell::from("over 100 ×") });
         }
         table.rows.push(Row::new(row));
     };

@@ -79,6 +79,8 @@ pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work
             (Convention::SixN, formulas::flop_per_token(stored)),
         ],
         attention: Some(Flops(attention)),
+        assumptions: model.assumptions().into_iter().chain([seq_len_assumption(options)]).collect(),
+        warnings: model.step_warnings(options),
     }
 }
 
@@ -159,7 +161,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         .with("per_token_6n", formulas::flop_per_token(counts.stored))
         .with("tokens", tokens);
     report.derivations = derivations(trace, view);
-    report.warnings = model.warnings();
+    report.warnings = model.step_warnings(options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(options));
     Ok(report)
@@ -189,7 +191,7 @@ pub fn step_inputs(options: &StepOptions) -> Value {
 
 /// What of the step the answer rests on.
 pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
-    vec![
+    let mut all = vec![
         Assumption::new("profile", "profile", options.profile.name(), Origin::Default)
             .why(match options.profile {
                 nn::Profile::Fused => "fused kernels, as Transformer Engine and Napkin's own engine run them",
@@ -199,7 +201,18 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
             .flag("--profile"),
         Assumption::new("multiply_add", "multiply-add", "2 FLOP", Origin::Default)
             .why("elementwise work is counted apart"),
-    ]
+        Assumption::new("batch", "batch", options.batch, Origin::Default).flag("--batch"),
+        seq_len_assumption(options),
+    ];
+    if options.grad_accum_steps > 1 {
+        let steps = options.grad_accum_steps;
+        all.push(Assumption::new("grad_accum", "grad_accum", steps, Origin::Default).flag("--grad-accum"));
+    }
+    all
+}
+
+fn seq_len_assumption(options: &StepOptions) -> Assumption {
+    Assumption::new("seq_len", "seq_len", options.seq_len, Origin::Default).flag("--seq-len")
 }
 
 /// FLOP per token under each convention, beside the trace.
@@ -247,7 +260,8 @@ fn modules(trace: &Trace, view: View) -> Table {
         let name = row_name(trace, event, view.depth);
         let entry = groups.entry(name).or_insert((0, 0));
         entry.0 += event.cost.matmul;
-        entry.1 += event.cost.matmul_dense;
+        // What the kernel computes twice is no part of the square.
+        entry.1 += event.cost.matmul_dense - event.cost.recomputed_dense;
         total += event.cost.matmul;
     }
     let mut rows: Vec<(String, (u128, u128))> = groups.into_iter().collect();

@@ -155,39 +155,50 @@ pub fn report(model: &Model, request: &Request<'_>, budget: Option<Bytes>) -> Re
     let step =
         forward.trace.cost(|e| e.phase == Phase::Forward).matmul * 3 * u128::from(request.options.grad_accum_steps);
     let capacity = budget.or_else(|| request.hardware.map(crate::hardware::Hardware::capacity));
+    let more = |p: &Point| Cell::Change(p.again.get() as f64 / step.max(1) as f64);
     let fits = |p: &Point| capacity.is_none_or(|c| Bytes(p.peak_bytes) <= c);
     let best = points.iter().filter(|p| fits(p)).min_by_key(|p| (p.again, p.peak_bytes));
     let mut report = match (capacity, best) {
         (Some(capacity), Some(best)) => {
-            Report::new("recompute", name(best)).qualified(phrase![Bytes(best.peak_bytes), " of ", capacity])
+            let kept = match best.recompute {
+                Recompute::Full => "with --recompute full".to_owned(),
+                Recompute::None => "without recomputation".to_owned(),
+                _ => format!("keeping all down to {} in the table", best.kept),
+            };
+            Report::new("recompute", phrase![Bytes(best.peak_bytes), " of ", capacity]).qualified(phrase![
+                "hardware FLOP ",
+                more(best),
+                ", ",
+                kept
+            ])
         }
         (Some(capacity), None) => {
             let mut report = Report::new("recompute", "none fits").qualified(phrase!["the budget is ", capacity]);
             report.verdict = Verdict::No;
             report
         }
-        (None, _) => Report::new("recompute", phrase![points.len() as u64, " policies"]),
+        (None, _) => match (points.first(), points.last()) {
+            (Some(least), Some(most)) => {
+                Report::new("recompute", phrase![Bytes(least.peak_bytes), " to ", Bytes(most.peak_bytes)])
+                    .qualified(phrase!["for hardware FLOP ", more(least), " to ", more(most)])
+            }
+            _ => Report::new("recompute", "no policies"),
+        },
     };
     let columns = [
-        Column::left("kept in every block"),
+        Column::left("kept in every block, row by row"),
         Column::one_unit("peak"),
         Column::right("hardware FLOP"),
         Column::left(""),
     ];
     let mut table = Table::new("", columns);
     for p in &points {
-        let extra = p.again.get() as f64 / step.max(1) as f64;
         let mark = if best.is_some_and(|b| b.kept == p.kept && b.recompute == p.recompute) && capacity.is_some() {
             "← least work that fits"
         } else {
             ""
         };
-        table.rows.push(Row::new([
-            Cell::from(name(p)),
-            Bytes(p.peak_bytes).into(),
-            Cell::Change(extra),
-            Cell::from(mark),
-        ]));
+        table.rows.push(Row::new([Cell::from(name(p)), Bytes(p.peak_bytes).into(), more(p), Cell::from(mark)]));
     }
     report.blocks.push(table.into());
     report.inputs = crate::ledger::inputs(model, request);
@@ -201,7 +212,7 @@ pub fn report(model: &Model, request: &Request<'_>, budget: Option<Bytes>) -> Re
     };
     report.result =
         Value::map().with("frontier", Value::List(points.iter().map(value).collect())).with("budget_bytes", capacity);
-    report.warnings = model.warnings();
+    report.warnings = model.step_warnings(&request.options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(crate::flops::step_assumptions(&request.options));
     report.assumptions.extend(crate::ledger::assumptions(request));

@@ -151,7 +151,8 @@ pub fn report(
         let (value, note): (Cell, _) = if found.size == 0 {
             (Cell::from("none"), phrase!["the smallest takes ", peak, " of ", capacity])
         } else {
-            (Cell::Count(u128::from(found.size)), phrase![peak, " of ", capacity])
+            let more = if found.size == grow.limit(&model.spec) { ", and no more was tried" } else { "" };
+            (Cell::Count(u128::from(found.size)), phrase![peak, " of ", capacity, more])
         };
         let mut note = note;
         if grow == Grow::Layers && found.size > 0 {
@@ -160,28 +161,43 @@ pub fn report(
             result.insert("largest_parameters", counts);
             note = phrase![counts, " parameters, "].and(note);
         }
-        answer.get_or_insert((grow, found, note.clone()));
+        // The first that fits is the answer; that nothing fits is one only if it is so of all.
+        if answer.as_ref().is_none_or(|(_, earlier): &(Grow, Found)| earlier.size == 0 && found.size > 0) {
+            answer = Some((grow, found));
+        }
         rows.push(KeyValue::new(grow.what(), value).note(note));
     }
-    let Some((first, found, _)) = answer else {
+    let Some((first, found)) = answer else {
         return Err(Diagnostic::error("T0306", "nothing to grow").help("--grow batch").into());
     };
-    let headline = if found.size == 0 {
-        phrase!["nothing fits"]
-    } else {
-        phrase![first.what(), " ", Cell::Count(u128::from(found.size))]
+    let size = Cell::Count(u128::from(found.size));
+    // Fewer blocks are another model: that they fit is no answer to whether this one does.
+    let smaller = first == Grow::Layers && grow.len() > 1;
+    let headline = match found.size {
+        0 => phrase!["nothing fits"],
+        _ if smaller => phrase!["does not fit"],
+        _ => phrase![first.what(), " ", size.clone()],
     };
     let mut report = Report::new("fit", headline).qualified(phrase!["on ", device]);
+    if smaller && found.size > 0 {
+        report.verdict = Verdict::No;
+        report.headline.qualifiers.push(phrase![size, " of its blocks would"]);
+    }
     if found.size == 0 {
         report.verdict = Verdict::No;
         let traced = model.trace(&request.options)?;
         let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
-        report.notes.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
+        report.headline.qualifiers.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
+        report.notes.push(phrase![
+            "napkin plan ",
+            model.name.as_str(),
+            " with the same flags names what would change it"
+        ]);
     }
     report.blocks.push(Block::key_values("", rows));
     report.inputs = ledger::inputs(model, request);
     report.result = result;
-    report.warnings = model.warnings();
+    report.warnings = model.step_warnings(&request.options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(crate::flops::step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));

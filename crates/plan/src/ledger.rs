@@ -219,7 +219,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.blocks.push(table(model, request, &ledger).into());
     report.inputs = inputs(model, request);
     report.result = result(&ledger, &traced.trace, request);
-    report.warnings = model.warnings();
+    report.warnings = model.step_warnings(&request.options);
     report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
@@ -281,7 +281,8 @@ fn table(model: &Model, request: &Request<'_>, ledger: &Ledger) -> Table {
         table.rows.push(row.note(bucket_note(name, bytes, model, request)));
         if lines.len() > 1 && request.depth > 0 {
             for line in lines {
-                table.rows.push(Row::new([line.part.replace('_', " ").into(), Bytes(line.bytes).into()]).indent(1));
+                let part = if line.part.is_empty() { "accumulated".to_owned() } else { line.part.replace('_', " ") };
+                table.rows.push(Row::new([part.into(), Bytes(line.bytes).into()]).indent(1));
             }
         }
     }
@@ -319,7 +320,14 @@ pub fn inputs(model: &Model, request: &Request<'_>) -> Value {
 
 /// What the ledger rests on.
 pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
-    let mut out = Vec::new();
+    let options = &request.options;
+    let mut out = vec![
+        Assumption::new("precision", "precision", options.precision.name(), Origin::Default).flag("--precision"),
+        Assumption::new("optimizer", "optimizer", options.optimizer.to_string(), Origin::Default).flag("--optimizer"),
+        Assumption::new("recompute", "recompute", options.recompute.name(), Origin::Default).flag("--recompute"),
+        Assumption::new("zero", "zero", u64::from(request.sharding.zero), Origin::Default).flag("--zero"),
+        Assumption::new("dp", "dp", request.sharding.dp, Origin::Default).flag("--dp"),
+    ];
     if request.hardware.is_some() || request.runtime_given {
         let from = if request.runtime_given { Origin::Given } else { Origin::Default };
         out.push(
@@ -334,7 +342,7 @@ pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
     );
     if request.options.precision.copies().is_some() && request.options.profile.is_hf() {
         let lists = if request.options.autocast == tensor::CastLists::Cuda { "cuda" } else { "cpu" };
-        out.push(Assumption::new("autocast", "autocast op lists", lists, Origin::Default).flag("--autocast"));
+        out.push(Assumption::new("autocast", "autocast", lists, Origin::Default).flag("--autocast"));
     }
     out
 }

@@ -127,6 +127,9 @@ impl Request {
         if !matches!(self.measured, Measured::Matmul { .. }) {
             report.warnings.extend(implausible(first.mfu));
         }
+        if let Measured::Tokens { work, .. } = &self.measured {
+            report.warnings.extend(work.warnings.iter().cloned());
+        }
         Ok(report)
     }
 
@@ -186,6 +189,9 @@ impl Request {
 
     fn assumptions(&self) -> Vec<Assumption> {
         let mut all = self.fleet.assumptions();
+        if let Measured::Tokens { work, .. } = &self.measured {
+            all.extend(work.assumptions.iter().cloned());
+        }
         if let Measured::Tokens { per_device: false, .. } = self.measured
             && self.fleet.devices > 1
         {

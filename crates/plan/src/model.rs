@@ -71,6 +71,16 @@ impl Model {
         self.notes.iter().chain(self.resolved.diagnostics.iter()).cloned().chain(holes).collect()
     }
 
+    /// The warnings of a step of it: [`warnings`](Self::warnings), and sizes that the model is not made for.
+    pub fn step_warnings(&self, options: &StepOptions) -> Vec<Diagnostic> {
+        let mut all = self.warnings();
+        if let Some(most) = self.spec.max_positions.filter(|most| *most < options.seq_len) {
+            let message = format!("--seq-len {} is beyond the {most} positions of the config", options.seq_len);
+            all.push(Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"));
+        }
+        all
+    }
+
     /// What the reader of the config assumed because a key was absent or null.
     pub fn assumptions(&self) -> Vec<Assumption> {
         self.resolved

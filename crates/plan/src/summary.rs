@@ -1,8 +1,8 @@
 //! The main job on one screen: parameters, FLOP, memory, time, and what would change it most.
 
-use nn::step::StepTrace;
+use nn::step::{StepOptions, StepTrace};
 use nn::{Profile, Recompute};
-use units::{Bytes, Diagnostics, Mfu, Seconds, Tokens};
+use units::{Bytes, Diagnostic, Diagnostics, Mfu, Seconds, Tokens};
 
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
@@ -51,15 +51,20 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     if let Some(time) = &time {
         let words = time.headline.answer.clone();
         report.headline.qualifiers.push(words.and(" on ").and(question.fleet.name()));
+        if time.verdict == Verdict::No {
+            report.verdict = Verdict::No;
+            // After the name of the fleet, which is said already.
+            report.headline.qualifiers.extend(time.headline.qualifiers.iter().skip(1).cloned());
+        }
     }
     report.blocks.push(model_block(model, &traced, &work, request));
-    report.blocks.push(memory_block(&ledger, &traced, request, capacity).into());
+    report.blocks.push(memory_block(&ledger, &traced, capacity).into());
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
     }
-    let levers = levers(model, request, &ledger)?;
-    if !levers.rows.is_empty() {
-        report.blocks.push(levers.into());
+    let levers = levers(model, request, &ledger, capacity)?;
+    if !levers.is_empty() {
+        report.blocks.push(lever_table(&levers, &ledger).into());
     }
     report.inputs =
         ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
@@ -76,18 +81,28 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
                 .with("recompute_matmul", flops.recompute.matmul),
         )
         .with("ledger", ledger::result(&ledger, &traced.trace, request))
+        .with("levers", Value::List(levers.iter().map(|lever| lever_value(lever, &ledger)).collect()))
         .with("time", time.as_ref().map_or(Value::Null, |t| t.result.clone()));
-    report.warnings = model.warnings();
+    report.warnings = model.step_warnings(&request.options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));
-    report.assumptions.extend(step_defaults(request));
     report.derivations = ledger::derivations(&ledger);
     if let Some(time) = time {
-        report.warnings.extend(time.warnings);
-        report.assumptions.extend(time.assumptions);
+        // What both parts rest on is said once.
+        let more: Vec<_> = time.warnings.into_iter().filter(|one| !report.warnings.contains(one)).collect();
+        report.warnings.extend(more);
+        let more: Vec<_> = time.assumptions.into_iter().filter(|one| !report.assumptions.contains(one)).collect();
+        report.assumptions.extend(more);
         report.derivations.extend(time.derivations);
     } else {
+        // A run would be refused; memory alone is answered.
+        if let Err(problem) = question.fleet.peak() {
+            let effect = "the bytes are those of a device that has it";
+            report
+                .warnings
+                .push(Diagnostic::warning("T0401", problem.message).effect(effect).help("--precision fp16-mixed"));
+        }
         report.notes.push(phrase!["--tokens 1T adds how long it takes"]);
     }
     Ok(report)
@@ -139,7 +154,7 @@ fn parameter_note(counts: &Counts) -> Phrase {
     if counts.active == counts.stored { exact } else { exact.and(", active per token ").and(counts.active) }
 }
 
-fn memory_block(ledger: &Ledger, traced: &StepTrace, request: &Request<'_>, capacity: Bytes) -> Table {
+fn memory_block(ledger: &Ledger, traced: &StepTrace, capacity: Bytes) -> Table {
     let peak = Bytes(ledger.peak_bytes);
     let mut table = Table::new(
         "memory of one device",
@@ -164,7 +179,6 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, request: &Request<'_>, capa
     }
     let note = fit_words(peak, capacity).and("; peak at: ").and(peak_words(ledger, &traced.trace));
     table.total = Some(Row::new([Cell::from("peak"), peak.into()]).note(note));
-    let _ = request;
     table
 }
 
@@ -172,73 +186,84 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, request: &Request<'_>, capa
 struct Lever {
     flag: String,
     effect: &'static str,
-    options: nn::step::StepOptions,
-    sharding: Sharding,
+    /// What the peak would be, as [`scaling::peak`] estimates it.
+    peak: u64,
 }
 
-/// The changes that move the peak most.
-fn levers(model: &Model, request: &Request<'_>, now: &Ledger) -> Result<Table, Diagnostics> {
-    let options = request.options;
+/// The changes that move the peak most, most first.
+fn levers(model: &Model, request: &Request<'_>, now: &Ledger, capacity: Bytes) -> Result<Vec<Lever>, Diagnostics> {
+    let (options, sharding) = (request.options, request.sharding);
+    let peak = |options: &StepOptions, sharding| scaling::peak(&model.spec, options, sharding, request.runtime);
     let mut all = Vec::new();
-    let mut push =
-        |flag: &str, effect, options, sharding| all.push(Lever { flag: flag.to_owned(), effect, options, sharding });
+    let mut push = |flag: String, effect, options: &StepOptions, sharding| -> Result<(), Diagnostics> {
+        all.push(Lever { flag, effect, peak: peak(options, sharding)? });
+        Ok(())
+    };
+    let full = StepOptions { recompute: Recompute::Full, ..options };
     if options.recompute != Recompute::Full {
-        push(
-            "--recompute full",
-            "hardware FLOP +⅓ of the blocks",
-            nn::step::StepOptions { recompute: Recompute::Full, ..options },
-            request.sharding,
-        );
+        push("--recompute full".to_owned(), "hardware FLOP +⅓ of the blocks", &full, sharding)?;
     }
-    if request.sharding.dp > 1 && request.sharding.zero < 3 {
-        push("--zero 3", "weights are gathered for every block", options, Sharding { zero: 3, ..request.sharding });
+    if sharding.dp > 1 && sharding.zero < 3 {
+        let all_sharded = Sharding { zero: 3, ..sharding };
+        push("--zero 3".to_owned(), "weights are gathered for every block", &options, all_sharded)?;
     }
     if options.batch > 1 {
         let batch = options.batch / 2;
-        let flag = format!("--batch {batch}");
-        push(&flag, "twice the accumulation steps", nn::step::StepOptions { batch, ..options }, request.sharding);
+        let half = StepOptions { batch, ..options };
+        push(format!("--batch {batch}"), "twice the accumulation steps", &half, sharding)?;
     }
     if options.profile == Profile::HfEager && model.spec.has_sdpa {
-        push(
-            "--profile hf-sdpa",
-            "scores are never stored",
-            nn::step::StepOptions { profile: Profile::HfSdpa, ..options },
-            request.sharding,
-        );
+        let sdpa = StepOptions { profile: Profile::HfSdpa, ..options };
+        push("--profile hf-sdpa".to_owned(), "scores are never stored", &sdpa, sharding)?;
     }
-    let mut rows = Vec::new();
-    for lever in all {
-        let peak = scaling::peak(&model.spec, &lever.options, lever.sharding, request.runtime)?;
-        let change = i128::from(peak) - i128::from(now.peak_bytes);
-        rows.push((peak, change, lever));
+    if now.peak_bytes > capacity.get() {
+        // The fewest devices, in powers of two, on which it fits: as it is, or else with everything recomputed.
+        let least = |options: &StepOptions| -> Result<Option<u64>, Diagnostics> {
+            let fits = |dp| peak(options, Sharding { zero: 3, dp }).map(|bytes| bytes <= capacity.get());
+            let (mut low, mut high) = (sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
+            while low < high {
+                let middle = low.midpoint(high);
+                if fits(1 << middle)? { high = middle } else { low = middle + 1 }
+            }
+            Ok((low <= MOST_DEVICES).then_some(1 << low))
+        };
+        let spread = |dp| Sharding { zero: 3, dp };
+        if let Some(dp) = least(&options)? {
+            push(format!("-n {dp} --zero 3"), "the fewest on which it fits, in powers of two", &options, spread(dp))?;
+        } else if let Some(dp) = least(&full)? {
+            let flag = format!("-n {dp} --zero 3 --recompute full");
+            push(flag, "the fewest on which it fits, in powers of two", &full, spread(dp))?;
+        }
     }
-    rows.sort_by_key(|(peak, ..)| *peak);
-    let mut table = Table::new("largest levers", [Column::left(""), Column::right(""), Column::right("")]);
-    for (peak, change, lever) in rows.into_iter().filter(|(_, change, _)| *change < 0) {
-        table.rows.push(Row::new([lever.flag.into(), phrase_cell(peak), Cell::BytesChange(change)]).note(lever.effect));
-    }
-    Ok(table)
+    all.retain(|lever| lever.peak < now.peak_bytes);
+    all.sort_by_key(|lever| lever.peak);
+    Ok(all)
 }
 
-fn phrase_cell(peak: u64) -> Cell {
-    Cell::Bytes(Bytes(peak))
+/// Power of two of the most devices that are tried.
+const MOST_DEVICES: u32 = 16;
+
+fn lever_table(levers: &[Lever], now: &Ledger) -> Table {
+    let mut table = Table::new("largest levers", [Column::left(""), Column::right("about"), Column::right("")]);
+    for lever in levers {
+        let cells = [lever.flag.as_str().into(), Bytes(lever.peak).into(), Cell::BytesChange(lever.change(now))];
+        table.rows.push(Row::new(cells).note(lever.effect));
+    }
+    table
 }
 
-/// Choices of the step that nobody made.
-fn step_defaults(request: &Request<'_>) -> Vec<crate::report::Assumption> {
-    use crate::report::{Assumption, Origin};
-    let options = &request.options;
-    let of = |id, label: &str, value: String, flag| {
-        Assumption::new(id, label, Cell::Text(value), Origin::Default).flag(flag)
-    };
-    vec![
-        of("precision", "precision", options.precision.name().to_owned(), "--precision"),
-        of("optimizer", "optimizer", options.optimizer.kind.name().to_owned(), "--optimizer"),
-        of("recompute", "recompute", options.recompute.name().to_owned(), "--recompute"),
-        of("batch", "micro-batch", options.batch.to_string(), "--batch"),
-        of("seq_len", "seq_len", options.seq_len.to_string(), "--seq-len"),
-        of("zero", "ZeRO", format!("{} over {} devices", request.sharding.zero, request.sharding.dp), "--zero"),
-    ]
+fn lever_value(lever: &Lever, now: &Ledger) -> Value {
+    Value::map()
+        .with("flags", lever.flag.as_str())
+        .with("peak_bytes_about", lever.peak)
+        .with("change_bytes_about", lever.change(now))
+        .with("effect", lever.effect)
+}
+
+impl Lever {
+    fn change(&self, now: &Ledger) -> i128 {
+        i128::from(self.peak) - i128::from(now.peak_bytes)
+    }
 }
 
 /// A pace from an optional utilization and an optional deadline.

@@ -97,6 +97,8 @@ impl Request {
             .with("hardware", self.fleet.inputs())
             .with("price_usd_per_device_hour", self.price);
         report.assumptions.extend(self.assumptions());
+        report.assumptions.extend(self.work.assumptions.iter().cloned());
+        report.warnings.extend(self.work.warnings.iter().cloned());
         report.derivations.insert(0, self.derive_work(flop));
         Ok(report)
     }

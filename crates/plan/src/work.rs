@@ -1,9 +1,9 @@
 //! How much there is to compute for one token, under each convention of counting.
 
-use units::{Flops, Params};
+use units::{Diagnostic, Flops, Params};
 
 use crate::formulas;
-use crate::report::Value;
+use crate::report::{Assumption, Value};
 
 /// A way to count the FLOP of a token. A utilization means nothing without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,19 +41,28 @@ pub struct Work {
     pub per_token: Vec<(Convention, Flops)>,
     /// How much of the first is attention scores and values, where it is known.
     pub attention: Option<Flops>,
+    /// What the count rests on.
+    pub assumptions: Vec<Assumption>,
+    /// What to warn about.
+    pub warnings: Vec<Diagnostic>,
 }
 
 impl Work {
     /// A bare parameter count: `6 N`, and nothing known of attention.
     pub fn dense(model: impl Into<String>, parameters: Params) -> Self {
         let per_token = vec![(Convention::SixN, formulas::flop_per_token(parameters))];
-        Self { model: model.into(), parameters: Some(parameters), per_token, attention: None }
+        Self { parameters: Some(parameters), ..Self::known(model, per_token) }
     }
 
     /// FLOP of one token as the user counts it.
     pub fn given(per_token: Flops) -> Self {
         let per_token = vec![(Convention::Given, per_token)];
-        Self { model: "given".to_owned(), parameters: None, per_token, attention: None }
+        Self::known("given", per_token)
+    }
+
+    fn known(model: impl Into<String>, per_token: Vec<(Convention, Flops)>) -> Self {
+        let (assumptions, warnings) = (Vec::new(), Vec::new());
+        Self { model: model.into(), parameters: None, per_token, attention: None, assumptions, warnings }
     }
 
     /// The convention that answers use.

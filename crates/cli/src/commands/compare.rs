@@ -39,18 +39,18 @@ pub struct Compare {
 impl Compare {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
+        let mut read = Reader::default();
         let mut models = Vec::new();
         for name in &self.models {
             let args = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
-            models.push(args.load()?);
+            models.extend(args.read(&mut read));
         }
-        let variants = self.variants()?;
-        let mut read = Reader::default();
-        let (hardware, devices) = read.device(&self.fleet);
+        let variants = read.take_all(self.variants()).unwrap_or_default();
+        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
         let mut setups = Vec::new();
         for model in &models {
             for (label, step, layout) in &variants {
-                let options = step.read(&mut read, model, hardware.as_ref());
+                let options = step.read(&mut read, Some(model), hardware.as_ref());
                 let options = StepOptions { steps: 1, warm: true, ..options };
                 let request = layout.read(&mut read, options, hardware.as_ref(), devices);
                 let label = match (models.len(), label.is_empty()) {
@@ -92,7 +92,7 @@ impl Compare {
                 }
             };
             *slot = Some(value.to_owned());
-            out.push((value.to_owned(), step, layout));
+            out.push((format!("{} {value}", flag.trim_start_matches("--")), step, layout));
         }
         Ok(out)
     }

@@ -10,7 +10,7 @@ use plan::report::Report;
 use plan::states::Zero;
 use units::{Bytes, Diagnostic, Diagnostics};
 
-use crate::parse::{Reader, count};
+use crate::parse::{Reader, count, some};
 use crate::step::{LayoutArgs, ModelArgs, StepArgs, dense, word};
 
 /// What fits.
@@ -74,18 +74,21 @@ impl Fit {
 
     /// The largest sizes of a traced model.
     fn traced(&self, name: &str) -> Result<Report, Diagnostics> {
-        let model = ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.load()?;
         let mut read = Reader::default();
+        let args = ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() };
+        let model = args.read(&mut read);
         let hardware = self.hardware(&mut read);
         let given = read.flag::<Bytes>("--memory", self.memory.as_deref());
         let capacity = given.or_else(|| hardware.as_ref().map(Hardware::capacity));
         let capacity = read.required(capacity, self.hw.is_some() || self.memory.is_some(), "--hw", "h100-sxm");
-        let devices = read.flag_with("--devices", self.devices.as_deref(), count).unwrap_or(1);
-        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let devices = self.devices.as_deref().or(self.layout.dp.as_deref());
+        let devices = read.flag_with("--devices", devices, some).unwrap_or(1);
+        let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let options = StepOptions { steps: 1, warm: true, ..options };
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
-        let (request, capacity) = read.finish(capacity.map(|capacity| (request, capacity)))?;
-        let device = hardware.as_ref().map_or_else(|| format!("a device of {capacity}"), |h| h.display.clone());
+        let (model, (request, capacity)) = read.finish(model.zip(capacity.map(|capacity| (request, capacity))))?;
+        let device = hardware.as_ref().map_or_else(|| format!("devices of {capacity}"), |h| h.display.clone());
+        let device = format!("{devices} × {device}");
         let mut grow: Vec<Grow> = self.grow.iter().map(|what| what.grow()).collect();
         if grow.is_empty() {
             grow.extend(Grow::ALL);

@@ -37,10 +37,10 @@ pub enum PhaseArg {
 impl Flops {
     /// Answers it.
     pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
-        let model = self.model.load()?;
         let mut read = Reader::default();
-        let options = self.step.read(&mut read, &model, None);
-        let options = read.finish(Some(options))?;
+        let model = self.model.read(&mut read);
+        let options = self.step.read(&mut read, model.as_ref(), None);
+        let (model, options) = read.finish(model.map(|model| (model, options)))?;
         let part = match self.phase {
             PhaseArg::Step => Part::Step,
             PhaseArg::Forward => Part::Forward,

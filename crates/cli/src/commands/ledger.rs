@@ -28,12 +28,12 @@ pub struct Ledger {
 impl Ledger {
     /// Answers it.
     pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
-        let model = self.model.load()?;
         let mut read = Reader::default();
-        let (hardware, devices) = read.device(&self.fleet);
-        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let model = self.model.read(&mut read);
+        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
+        let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
-        let mut request = read.finish(Some(request))?;
+        let (model, mut request) = read.finish(model.map(|model| (model, request)))?;
         request.depth = usize::from(depth.unwrap_or(1));
         plan::ledger::report(&model, &request)
     }

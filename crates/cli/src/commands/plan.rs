@@ -42,15 +42,15 @@ pub struct Plan {
 impl Plan {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
-        let model = self.model.load()?;
         let mut read = Reader::default();
-        let fleet = read.fleet(&self.fleet);
+        let model = self.model.read(&mut read);
+        let fleet = read.fleet_in(&self.fleet.at_least(self.layout.dp.as_ref()), self.step.arithmetic());
         let tokens = read.flag::<Tokens>("--tokens", self.tokens.as_deref());
         let mfu = read.flag::<Mfu>("--mfu", self.mfu.as_deref());
         let deadline = read.flag_with("--days", self.days.as_deref(), days);
         let price = read.flag_with("--price", self.price.as_deref(), dollars);
         let hardware = fleet.as_ref().map(|f| f.hardware.clone());
-        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         // One step with its states made before it: the steady state.
         let options = StepOptions { steps: 1, warm: true, ..options };
         let devices = fleet.as_ref().map_or(1, |f| f.devices);
@@ -59,6 +59,7 @@ impl Plan {
         layout.zero.get_or_insert_with(|| if devices > 1 { "3" } else { "0" }.to_owned());
         let memory = layout.read(&mut read, options, hardware.as_ref(), devices);
         let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace: summary::pace(mfu, deadline), price });
-        summary::report(&model, &read.finish(question)?)
+        let (model, question) = read.finish(model.zip(question))?;
+        summary::report(&model, &question)
     }
 }

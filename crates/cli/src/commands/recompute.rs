@@ -32,13 +32,14 @@ pub struct Recompute {
 impl Recompute {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
-        let model = self.model.load()?;
         let mut read = Reader::default();
-        let (hardware, devices) = read.device(&self.fleet);
+        let model = self.model.read(&mut read);
+        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
         let budget = read.flag::<Bytes>("--budget", self.budget.as_deref());
-        let options = self.step.read(&mut read, &model, hardware.as_ref());
+        let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let options = StepOptions { steps: 1, warm: true, ..options };
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
-        plan::frontier::report(&model, &read.finish(Some(request))?, budget)
+        let (model, request) = read.finish(model.map(|model| (model, request)))?;
+        plan::frontier::report(&model, &request, budget)
     }
 }

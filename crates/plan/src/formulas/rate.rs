@@ -13,7 +13,7 @@ pub(super) const FORMULAS: &[Formula] = &[
     },
     formula! {
         "mfu": "model FLOP utilization",
-        "R / (n·P)" ["of the peak"],
+        "R / (n·P)" ["parts of 1"],
         where "R" = "model FLOP per second, all devices", "n" = "devices", "P" = "dense peak of one device in FLOP/s";
         caveat "recomputation is not counted; a sparse peak is never the denominator";
         source "Chowdhery et al. 2022, PaLM, appendix B";
@@ -45,7 +45,7 @@ pub(super) const FORMULAS: &[Formula] = &[
     },
     formula! {
         "roofline": "upper bound of MFU at an intensity",
-        "min(1, I / ridge)" ["of the peak"],
+        "min(1, I / ridge)" ["parts of 1"],
         where "I" = "arithmetic intensity in FLOP/B", "ridge" = "ridge point in FLOP/B";
         caveat "peak bandwidth is not reached either";
         source "Williams et al. 2009, Roofline";
