@@ -106,10 +106,28 @@ impl<'a> Builder<'a> {
 
     /// A tensor of the model that gradients do not train.
     pub fn buffer(&self, name: &str, shape: &[u64], dtype: DType) -> Result<Tensor> {
-        let tensor = self.runtime.zeros(shape, dtype)?.with_role(Role::Buffer);
+        Ok(self.keep_buffer(name, self.runtime.zeros(shape, dtype)?))
+    }
+
+    /// The same with values, which are made only where the device holds data.
+    ///
+    /// # Errors
+    /// As [`Builder::buffer`].
+    pub fn buffer_with(
+        &self,
+        name: &str,
+        shape: &[u64],
+        dtype: DType,
+        values: impl FnOnce() -> Vec<f64>,
+    ) -> Result<Tensor> {
+        Ok(self.keep_buffer(name, self.runtime.tensor_with(shape, dtype, values)?))
+    }
+
+    fn keep_buffer(&self, name: &str, tensor: Tensor) -> Tensor {
+        let tensor = tensor.with_role(Role::Buffer);
         let path = self.runtime.module_path();
         self.buffers.borrow_mut().push((format!("{path}.{name}"), tensor.clone()));
-        Ok(tensor)
+        tensor
     }
 
     /// Notes that the parameter `tensor` is used under a second name.

@@ -150,8 +150,13 @@ fn a_step_leaves_the_model_its_states_and_its_inputs() {
                 continue;
             }
             for (id, role) in live.iter().enumerate() {
-                let stays =
-                    matches!(role, None | Some(Role::Parameter | Role::OptimizerState | Role::Input | Role::Buffer));
+                // Gradients collected in a wider type live in buffers that are set to zero.
+                let wide = options.precision.grad_dtype() != options.precision.param_dtype();
+                let stays = match role {
+                    None | Some(Role::Parameter | Role::OptimizerState | Role::Input | Role::Buffer) => true,
+                    Some(Role::Gradient) => wide,
+                    Some(_) => false,
+                };
                 let info = &trace.storages[id];
                 assert!(
                     stays,
@@ -214,11 +219,15 @@ impl Bench {
     }
 }
 
-/// Largest difference, as a part of the largest element of `b`.
-fn difference(a: &[f64], b: &[f64]) -> f64 {
-    let scale = b.iter().fold(0f64, |m, x| m.max(x.abs()));
+fn largest(values: &[f64]) -> f64 {
+    values.iter().fold(0f64, |m, x| m.max(x.abs()))
+}
+
+/// Largest difference, as a part of the largest element of `b`, or of `floor` if that is more: what is zero in exact
+/// arithmetic (the gradient of a key bias: softmax does not see it) is rounding in both.
+fn difference(a: &[f64], b: &[f64], floor: f64) -> f64 {
     let most = a.iter().zip(b).fold(0f64, |m, (x, y)| m.max((x - y).abs()));
-    if most == 0.0 { 0.0 } else { most / scale.max(1e-6) }
+    if most == 0.0 { 0.0 } else { most / largest(b).max(floor) }
 }
 
 /// Sums of at most a few hundred f32 products in different orders; measured: 5e-6.
@@ -231,6 +240,7 @@ fn all_profiles_compute_the_same_loss_and_gradients() {
     for (name, spec) in families() {
         let reference = Bench::new(&spec, Profile::HfEager, Recompute::None, false);
         let (loss, gradients) = (reference.loss(), reference.gradients());
+        let floor = 1e-3 * gradients.iter().map(|(_, g)| largest(g)).fold(0.0, f64::max);
         for profile in profiles(&spec).skip(1) {
             let bench = Bench::new(&spec, profile, Recompute::None, false);
             let other = bench.loss();
@@ -238,7 +248,7 @@ fn all_profiles_compute_the_same_loss_and_gradients() {
                 wrong.push(format!("{name} {profile}: loss {other}, hf-eager {loss}"));
             }
             for ((param, got), (_, want)) in bench.gradients().iter().zip(&gradients) {
-                let error = difference(got, want);
+                let error = difference(got, want, floor);
                 worst = worst.max(error);
                 if error.is_nan() || error > TOLERANCE {
                     wrong.push(format!("{name} {profile}: gradient of {param} is off by {error:.1e}"));

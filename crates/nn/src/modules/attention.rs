@@ -63,7 +63,10 @@ impl Attention {
             k_norm: norm(spec.norm_names().1, k)?,
             sinks: spec.sinks.then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros)).transpose()?,
             mask: match spec.steps {
-                AttentionSteps::GptNeo { positions: p } => Some(b.buffer("bias", &[1, 1, p, p], DType::Bool)?),
+                AttentionSteps::GptNeo { positions: p } => {
+                    let shape = [1, 1, p, p];
+                    Some(b.buffer_with("bias", &shape, DType::Bool, || windowed(p, spec.window))?)
+                }
                 _ => None,
             },
             out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
@@ -251,8 +254,8 @@ impl Attention {
         Ok((merged, weights))
     }
 
-    fn options(&self, causal: bool) -> Core {
-        Core { causal, window: self.spec.window, softcap: self.spec.softcap, ..Core::full(self.spec.scale) }
+    fn options(&self, f: &Forward, causal: bool) -> Core {
+        Core { causal, window: self.spec.window, softcap: self.spec.softcap, ..Core::full(self.core_scale(f)) }
     }
 
     /// Pairs of a head that the mask leaves, of the square that explicit attention computes.
@@ -269,7 +272,7 @@ impl Attention {
     fn core_fused(&self, f: &Forward, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let bias = self.spec.alibi.then(|| self.alibi(f, q.dtype())).transpose()?;
         let sinks = self.sinks.as_ref().map(|s| f.weight(s)).transpose()?;
-        q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(true))
+        q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(f, true))
     }
 
     fn core_sdpa(&self, set: &Setting<'_>, heads: Heads) -> Result<Tensor> {
@@ -285,7 +288,7 @@ impl Attention {
                 return steps::unfused(set, heads, Some(&mask), dropout);
             }
             let (q, k, v) = heads;
-            return q.attention(&k, &v, Some(&mask), None, self.options(true));
+            return q.attention(&k, &v, Some(&mask), None, self.options(f, true));
         }
         if unfused {
             if !hf::needs_mask(f, &self.spec) {
@@ -302,7 +305,7 @@ impl Attention {
             // Grouped heads go to the kernel as they are up to the head size that GPU kernels take.
             let groups = if self.spec.head_dim <= 256 { 1 } else { groups };
             let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
-            let plain = Core { window: None, ..self.options(true) };
+            let plain = Core { window: None, ..self.options(f, true) };
             return q.attention(&k, &v, None, None, plain);
         }
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
@@ -313,7 +316,7 @@ impl Attention {
             let low = f.runtime.autocast_setting().map_or(q.dtype(), |(low, _)| low);
             hf::fused_mask(f, &self.spec, low)?
         };
-        q.attention(&k, &v, Some(&mask), None, self.options(true))
+        q.attention(&k, &v, Some(&mask), None, self.options(f, true))
     }
 
     /// Explicit attention in the steps of the family.
@@ -335,8 +338,10 @@ impl Attention {
     }
 
     /// What the scores are still multiplied with.
-    fn core_scale(&self) -> f64 {
-        if self.spec.steps == AttentionSteps::ScaledQueries { 1.0 } else { self.spec.scale }
+    fn core_scale(&self, f: &Forward) -> f64 {
+        // The hf profiles have scaled the queries already.
+        let done = f.profile.is_hf() && self.spec.steps == AttentionSteps::ScaledQueries;
+        if done { 1.0 } else { self.spec.scale }
     }
 
     /// Whether some of the attention weights are dropped.
@@ -354,7 +359,7 @@ impl Attention {
         } else {
             hf::matmul(f, &q, &k.t()?, self.pairs(f))?
         };
-        scores = scores.mul_scalar(self.core_scale())?;
+        scores = scores.mul_scalar(self.core_scale(f))?;
         if let Some(cap) = spec.softcap {
             scores = scores.div_scalar(cap)?;
             scores = scores.tanh()?;
@@ -408,6 +413,12 @@ impl Attention {
             slopes.mul(&positions)?.to_dtype(dtype)
         })
     }
+}
+
+/// Which of `n` keys each of `n` queries sees: those up to itself, at most `window` of them. Row-major.
+fn windowed(n: u64, window: Option<u64>) -> Vec<f64> {
+    let sees = |q: u64, k: u64| k <= q && window.is_none_or(|w| q - k < w);
+    (0..n * n).map(|i| f64::from(u8::from(sees(i / n, i % n)))).collect()
 }
 
 /// The reference makes the transposed result contiguous; the merge that follows is then a view.

@@ -78,12 +78,7 @@ fn slopes(heads: u64, bias_max: f64) -> Vec<f64> {
 /// # Errors
 /// If a size is too large to count.
 pub fn slopes_tensor(f: &Forward, heads: u64, bias_max: f64) -> Result<Tensor> {
-    let rt = &f.runtime;
-    if rt.holds_data() {
-        rt.tensor(&slopes(heads, bias_max), &[heads], DType::F32)
-    } else {
-        rt.zeros(&[heads], DType::F32)
-    }
+    f.runtime.tensor_with(&[heads], DType::F32, || slopes(heads, bias_max))
 }
 
 /// Position biases repeated for every sequence: `(b a) 1 s`.

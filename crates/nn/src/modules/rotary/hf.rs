@@ -128,7 +128,9 @@ pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType
     };
     let (wide_q, wide_k) = (raise(&q)?, raise(&k)?);
     let (q_turned, k_turned) = match spec.join {
-        RotaryJoin::IfAny if spec.dim == q.size(-1) => (turn(&wide_q, &cos, &sin, spec)?, turn(&wide_k, &cos, &sin, spec)?),
+        RotaryJoin::IfAny if spec.dim == q.size(-1) => {
+            (turn(&wide_q, &cos, &sin, spec)?, turn(&wide_k, &cos, &sin, spec)?)
+        }
         RotaryJoin::IfAny | RotaryJoin::Each => {
             let each = |x: &Tensor| {
                 let (head, tail) = cut(x, spec)?;
