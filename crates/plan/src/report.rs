@@ -17,7 +17,6 @@
 //!     KeyValue::new("work", states).note(phrase!["16 × ", Cell::Exact(70_000_000_000), " parameters"]),
 //! ]));
 //! assert_eq!(report.schema(), "napkin.example/1");
-//! # use napkin_units as units;
 //! ```
 
 mod block;
