@@ -8,7 +8,7 @@ pub const MAX_SIZE: u64 = 1 << 40;
 
 /// Most blocks of a model: unlike widths they cost time and memory of their own here. The deepest published Transformer
 /// has 1,000.
-pub const MAX_LAYERS: u64 = 2048;
+pub const MAX_LAYERS: u64 = 1024;
 
 /// A scalar that was understood.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +98,7 @@ pub fn whole(value: &Value, least: u64) -> Result<Scalar<u64>, Refusal> {
 /// `value` as a number of blocks.
 pub fn layers(value: &Value) -> Result<Scalar<u64>, Refusal> {
     let read = whole(value, 1)?;
-    if read.value > MAX_LAYERS { refuse("T0204", "too large", "at most 2,048 blocks") } else { Ok(read) }
+    if read.value > MAX_LAYERS { refuse("T0204", "too large", "at most 1,024 blocks") } else { Ok(read) }
 }
 
 /// `value` as a finite number.

@@ -127,7 +127,23 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     let mut spec = read(&mut reader);
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
     let resolved = reader.finish()?;
+    let turned = spec.layers.iter().filter_map(|layer| layer.attention.rotary.as_ref().map(|rotary| rotary.dim));
+    if let Some(odd) = turned.into_iter().find(|dim| !dim.is_multiple_of(2)) {
+        return Err(odd_rotary(config, odd).into());
+    }
     Ok(Loaded { spec, resolved })
+}
+
+fn odd_rotary(config: &Config, channels: u64) -> Diagnostic {
+    let said = ["head_dim", "qk_rope_head_dim", "hidden_size", "n_embd"];
+    let diagnostic =
+        Diagnostic::error("T0203", format!("{channels} channels of each head are to be rotated: an odd number"))
+            .why("rotary embedding turns channels in pairs")
+            .help(format!("--set head_dim={}", channels + 1));
+    match said.iter().find_map(|key| Some((key, config.find(key)?))) {
+        Some((key, found)) => diagnostic.at(config.location(found.value.span, &format!("/{key}"))),
+        None => diagnostic.at(Location::file(config.file_name())),
+    }
 }
 
 /// A family that `--assume` names: the file is not to blame.
