@@ -95,9 +95,11 @@ fn memory(bytes: Bytes, units: Units) -> String {
     }
 }
 
+/// From here on FLOP are written with an exponent: no prefix that people know is left.
+const SCIENTIFIC: u128 = 1_000_000_000_000_000_000_000;
+
 /// Four digits where a prefix exists, three in scientific notation.
 fn flops(flop: Flops) -> String {
-    const SCIENTIFIC: u128 = 1_000_000_000_000_000_000_000;
     flop.with_digits(if flop.get() < SCIENTIFIC { 4 } else { 3 })
 }
 
@@ -154,6 +156,10 @@ pub(crate) fn one_unit(cells: &[&Cell], units: Units) -> Option<Vec<Piece>> {
     let magnitude = |cell: &Cell| sized(cell).map_or(0.0, f64::abs);
     let largest = cells.iter().copied().filter(|cell| sized(cell).is_some());
     let largest = largest.max_by(|a, b| magnitude(a).total_cmp(&magnitude(b)))?;
+    // Beyond the prefixes each is written with an exponent of its own.
+    if matches!(largest, Cell::Flops(flop) if flop.get() >= SCIENTIFIC) {
+        return None;
+    }
     let unit = piece(largest, units).unit;
     let base = match largest {
         Cell::Flops(_) => 1000_f64,
@@ -198,12 +204,18 @@ pub(crate) fn ascii(text: &str) -> String {
             '±' => out.push_str("+-"),
             '…' => out.push_str("..."),
             '█' | '▉' | '▊' | '▋' | '▌' => out.push('#'),
-            '▏' | '▎' | '▍' => {}
+            // Less than half a column is none, but keeps its place.
+            '▏' | '▎' | '▍' => out.push(' '),
+            '⅓' => out.push_str("1/3"),
+            '←' => out.push_str("<-"),
+            '→' => out.push_str("->"),
+            'Σ' => out.push_str("sum"),
             c if c.is_ascii() => out.push(c),
             _ => out.push('?'),
         }
     }
-    out
+    // A bar of nothing leaves no space at the end of its line.
+    out.split('\n').map(|line| line.trim_end_matches(' ')).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -268,6 +280,6 @@ mod tests {
         assert_eq!(bar(0.592, 40), "███████████████████████▋");
         assert_eq!(bar(0.0, 40), "");
         assert_eq!(bar(7.0, 4), "████");
-        assert_eq!(ascii("1 × 2 µs ██▏ s²"), "1 x 2 us ## s^2");
+        assert_eq!(ascii("1 × 2 µs ██▏ s²\n▏"), "1 x 2 us ##  s^2\n");
     }
 }
