@@ -103,6 +103,9 @@ fn usage(error: &clap::Error) -> Diagnostics {
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
     // clap's own advice follows its message.
     let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return Diagnostic::error("", message).help("rename the file, or hand it over: napkin params - < FILE").into();
+    }
     let advice = rest.lines().map(str::trim);
     let advice = advice.filter(|line| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more"));
     let problem = advice

@@ -205,7 +205,5 @@ pub fn report(
 }
 
 fn parameters(spec: &ModelSpec) -> Result<Params, Diagnostics> {
-    let params =
-        nn::step::parameters(spec).map_err(|e| Diagnostics::from(Diagnostic::error("T0305", e.to_string())))?;
-    Ok(Counts::of(&params).stored)
+    Ok(Counts::of(&crate::model::parameters(spec)?).stored)
 }

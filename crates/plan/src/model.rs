@@ -3,7 +3,7 @@
 use nn::config::{Config, Resolved};
 use nn::families;
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection};
-use nn::step::{self, StepOptions, StepTrace};
+use nn::step::{self, ParamInfo, StepOptions, StepTrace};
 use std::rc::Rc;
 use units::{Diagnostic, Diagnostics};
 
@@ -126,10 +126,27 @@ impl Model {
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
     check(spec, options)?;
     step::trace(spec, options).map_err(|error| {
-        let problem = Diagnostic::error("T0305", error.to_string());
-        let problem = problem.why("every byte is counted exactly, in 64 bits");
-        problem.help(format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len)).into()
+        if let Err(problems) = parameters(spec) {
+            return problems;
+        }
+        if !matches!(error, tensor::Error::TooLarge { .. }) {
+            return Diagnostic::error("T0305", error.to_string()).into();
+        }
+        let help = format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len);
+        uncountable(&error).help(help).into()
     })
+}
+
+/// The parameters of a model.
+///
+/// # Errors
+/// `T0305` for sizes that cannot be counted.
+pub fn parameters(spec: &ModelSpec) -> Result<Vec<ParamInfo>, Diagnostics> {
+    step::parameters(spec).map_err(|error| uncountable(&error).help("correct the largest size of the config").into())
+}
+
+fn uncountable(error: &tensor::Error) -> Diagnostic {
+    Diagnostic::error("T0305", error.to_string()).why("every byte is counted exactly, in 64 bits")
 }
 
 /// Most blocks that are run in one trace, forward and backward: above it an answer would take seconds.

@@ -1,9 +1,9 @@
 //! How many parameters, by module; total, embedding, active.
 
 use nn::ParamKind;
-use nn::step::{self, ParamInfo};
+use nn::step::ParamInfo;
 use std::collections::BTreeMap;
-use units::{Diagnostic, Diagnostics, Params};
+use units::{Diagnostics, Params};
 
 use crate::evidence::Sum;
 use crate::model::{Model, pattern};
@@ -75,7 +75,7 @@ impl Counts {
 /// # Errors
 /// `T0305` for sizes that cannot be counted.
 pub fn parameters(model: &Model) -> Result<Vec<ParamInfo>, Diagnostics> {
-    step::parameters(&model.spec).map_err(|error| Diagnostic::error("T0305", error.to_string()).into())
+    crate::model::parameters(&model.spec)
 }
 
 /// How many parameters, by module down to `depth` levels below a block.

@@ -88,7 +88,7 @@ impl Fit {
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
         let (model, (request, capacity)) = read.finish(model.zip(capacity.map(|capacity| (request, capacity))))?;
         let device = hardware.as_ref().map_or_else(|| format!("devices of {capacity}"), |h| h.display.clone());
-        let device = format!("{devices} × {device}");
+        let device = format!("{} × {device}", units::group_digits(u128::from(devices)));
         let mut grow: Vec<Grow> = self.grow.iter().map(|what| what.grow()).collect();
         if grow.is_empty() {
             grow.extend(Grow::ALL);
