@@ -1,10 +1,10 @@
 //! Memory of one device, line by line, at the peak of a training step; phases and timeline of the step.
 
-use nn::step::{StepOptions, StepTrace};
+use nn::step::{Precision, StepOptions, StepTrace};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tensor::{Role, Trace};
-use units::{Bytes, Diagnostics, group_digits};
+use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
 use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
@@ -220,6 +220,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.inputs = inputs(model, request);
     report.result = result(&ledger, &traced.trace, request);
     report.warnings = model.step_warnings(&request.options);
+    report.warnings.extend(warnings(request));
     report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
@@ -316,6 +317,15 @@ pub fn inputs(model: &Model, request: &Request<'_>) -> Value {
         .with("step", step_inputs(&request.options))
         .with("layout", Value::map().with("zero", u64::from(request.sharding.zero)).with("dp", request.sharding.dp))
         .with("hardware", request.hardware.map(|h| h.name.clone()))
+}
+
+/// What a recipe costs besides bytes.
+pub fn warnings(request: &Request<'_>) -> Option<Diagnostic> {
+    (request.options.precision == Precision::Bf16Pure).then(|| {
+        Diagnostic::warning("T0309", "bf16-pure keeps no f32 master weights")
+            .effect("updates below half a spacing of a weight, 2^-9 of it, are lost")
+            .help("--precision bf16-master")
+    })
 }
 
 /// What the ledger rests on.

@@ -149,6 +149,12 @@ fn uncountable(error: &tensor::Error) -> Diagnostic {
     Diagnostic::error("T0305", error.to_string()).why("every byte is counted exactly, in 64 bits")
 }
 
+/// Longest sequence: pairs of its positions are counted in 64 bits.
+const MOST_POSITIONS: u64 = 1 << 31;
+
+/// Most tokens of a step.
+const MOST_TOKENS: u128 = 1 << 48;
+
 /// Most blocks that are run in one trace, forward and backward: above it an answer would take seconds.
 const MOST_BLOCKS: u64 = 8192;
 
@@ -187,6 +193,14 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
                 .help(format!("--seq-len {count}")),
         );
     }
+    let tokens = u128::from(options.batch) * u128::from(options.seq_len) * u128::from(options.grad_accum_steps);
+    if options.seq_len > MOST_POSITIONS || tokens > MOST_TOKENS {
+        problems.push(
+            Diagnostic::error("T0306", format!("{tokens} tokens in a step, {} in a sequence", options.seq_len))
+                .why("at most 2^48 in a step and 2^31 in a sequence are counted exactly")
+                .help("a smaller --seq-len, --batch or --grad-accum"),
+        );
+    }
     let (layers, micro) = (spec.layers.len() as u64, options.grad_accum_steps);
     if layers.saturating_mul(micro).saturating_mul(options.steps) > MOST_BLOCKS {
         problems.push(
@@ -210,11 +224,22 @@ pub fn intermediate_size(layer: &LayerSpec) -> u64 {
 
 /// Bytes of keys and values of one token over all blocks, at `bytes` per element: what the model needs, windows apart.
 pub fn kv_bytes_per_token(spec: &ModelSpec, bytes: u64) -> u64 {
-    let of = |layer: &Rc<LayerSpec>| match &layer.attention.projection {
+    spec.layers.iter().map(|layer| kv_elements(layer)).sum::<u64>() * bytes
+}
+
+/// Bytes of keys and values of a sequence of `tokens`, at `bytes` per element: blocks with a window keep only that.
+pub fn kv_bytes(spec: &ModelSpec, tokens: u64, bytes: u64) -> u128 {
+    let kept = |layer: &Rc<LayerSpec>| layer.attention.window.map_or(tokens, |window| window.min(tokens));
+    let of = |layer: &Rc<LayerSpec>| u128::from(kv_elements(layer)) * u128::from(kept(layer));
+    spec.layers.iter().map(of).sum::<u128>() * u128::from(bytes)
+}
+
+/// Elements that one block keeps of a token.
+fn kv_elements(layer: &LayerSpec) -> u64 {
+    match &layer.attention.projection {
         Projection::Latent(latent) => latent.kv_rank + latent.rope_dim,
         _ => layer.attention.kv_heads * (layer.attention.head_dim + layer.attention.value_dim),
-    };
-    spec.layers.iter().map(of).sum::<u64>() * bytes
+    }
 }
 
 /// A module path with layer numbers replaced: `model.layers.*.mlp`.

@@ -7,7 +7,7 @@ use units::{Bytes, Diagnostic, Diagnostics, Mfu, Seconds, Tokens};
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
-use crate::model::{Model, kv_bytes_per_token};
+use crate::model::{Model, kv_bytes, kv_bytes_per_token};
 use crate::params::Counts;
 use crate::phrase;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
@@ -73,6 +73,8 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         .with("fits", fits)
         .with("params", Counts::of(&traced.params).result())
         .with("flop_per_token", work.flop_per_token())
+        .with("kv_cache_bytes_per_token", kv_bytes_per_token(&model.spec, 2))
+        .with("kv_cache_bytes_at_max_positions", model.spec.max_positions.map(|most| kv_bytes(&model.spec, most, 2)))
         .with(
             "step",
             Value::map()
@@ -84,6 +86,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         .with("levers", Value::List(levers.iter().map(|lever| lever_value(lever, &ledger)).collect()))
         .with("time", time.as_ref().map_or(Value::Null, |t| t.result.clone()));
     report.warnings = model.step_warnings(&request.options);
+    report.warnings.extend(ledger::warnings(request));
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));
@@ -129,23 +132,32 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
     let spec = &model.spec;
     let mut rows = vec![KeyValue::new("parameters", counts.stored).note(parameter_note(&counts))];
     let shape = phrase![
+        model.name.as_str(),
+        ": ",
         spec.layers.len() as u64,
         " blocks, hidden_size ",
         spec.hidden_size,
         ", vocab_size ",
         spec.vocab_size,
-        " (",
-        spec.family.as_str(),
-        ")"
     ];
-    rows.push(KeyValue::new("model", model.name.as_str()).note(shape));
+    rows.push(KeyValue::new("model", spec.family.as_str()).note(shape));
     let attention = work
         .attention
         .map_or(Phrase::default(), |a| phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]);
     let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
     let kv = Bytes(kv_bytes_per_token(spec, 2));
-    rows.push(KeyValue::new("KV cache", kv).note("per token in bf16, for inference"));
+    let windows = spec.layers.iter().filter(|layer| layer.attention.window.is_some()).count() as u64;
+    let mut note = phrase!["per token in bf16, for inference"];
+    if windows > 0 {
+        note = note.and(phrase!["; ", windows, " of ", spec.layers.len() as u64, " blocks keep their window only"]);
+    }
+    if let Some(most) = spec.max_positions
+        && let Ok(bytes) = u64::try_from(kv_bytes(spec, most, 2))
+    {
+        note = note.and(phrase!["; ", Bytes(bytes), " at ", most, " tokens"]);
+    }
+    rows.push(KeyValue::new("KV cache", kv).note(note));
     Block::key_values("", rows)
 }
 

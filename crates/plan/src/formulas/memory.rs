@@ -123,6 +123,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         });
     },
     formula! {
+        "logits": "bytes of the scores of a vocabulary",
+        "n·v·e" ["B"],
+        where "n" = "tokens", "v" = "vocabulary", "e" = "bytes of an element";
+        caveat "one copy: a loss in 32 bits keeps a second one and makes a third for the gradient";
+        source "one score for each token and word; chunking the head divides n, chunking only the loss does not";
+        Eval::Exact(|x| product(&[x[0], x[1], x[2]]));
+    },
+    formula! {
         "kv-cache": "bytes of keys and values kept while generating",
         "2·b·s·l·k·d·e" ["B"],
         where "b" = "sequences", "s" = "sequence length", "l" = "layers", "k" = "key/value heads", "d" = "head dim",

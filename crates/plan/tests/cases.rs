@@ -1,0 +1,345 @@
+//! Questions that people asked in public, and the answers that are right, as `shared/cases` collects them.
+//!
+//! Files are checked in `crates/nn/tests/family_cases.rs`, texts of the program in `crates/cli/tests/program.rs`; here are
+//! the cases that a model, a formula or a number format answers.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use napkin_plan::formulas;
+use napkin_plan::ledger::{self, Ledger, Request};
+use napkin_plan::model::{Model, kv_bytes, kv_bytes_per_token};
+use napkin_plan::params::{self, Counts};
+use napkin_plan::report::Value;
+use napkin_plan::sharding::Sharding;
+use napkin_plan::states::{ParameterBytes, Zero};
+use napkin_plan::{explain, flops, presets};
+use nn::optim::{Kind, OptimizerKind};
+use nn::step::{Precision, StepOptions, Until};
+use nn::{Profile, Recompute};
+use std::time::{Duration, Instant};
+use tensor::float_format::FloatFormat;
+use tensor::{CastLists, DType, Device, Role, Runtime};
+use units::{Bytes, Flops, Params};
+
+const OPTIONS: StepOptions = StepOptions {
+    batch: 1,
+    seq_len: 64,
+    grad_accum_steps: 1,
+    profile: Profile::Fused,
+    precision: Precision::Bf16Mixed,
+    optimizer: OptimizerKind { kind: Kind::AdamW, implementation: nn::optim::Implementation::Fused },
+    recompute: Recompute::None,
+    autocast: CastLists::Cuda,
+    steps: 1,
+    warm: true,
+    dropout: false,
+    until: Until::Optimizer,
+};
+
+fn preset(name: &str, overrides: &[(&str, &str)]) -> Model {
+    let (name, text) = presets::find(name).unwrap();
+    let overrides: Vec<_> = overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    Model::from_text(name, "config.json", text.as_bytes(), &overrides, None).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn file(text: &str) -> Model {
+    Model::from_text("case", "config.json", text.as_bytes(), &[], None).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn counts(model: &Model) -> Counts {
+    Counts::of(&params::parameters(model).unwrap())
+}
+
+fn ledger_of(model: &Model, options: StepOptions) -> Ledger {
+    let sharding = Sharding { zero: 0, dp: 1 };
+    let request = Request { options, sharding, hardware: None, runtime: Bytes::ZERO, runtime_given: true, depth: 1 };
+    ledger::ledger(model, &request).unwrap().0
+}
+
+/// The FLOP report of a forward and backward pass.
+fn flop(model: &Model, options: &StepOptions) -> Value {
+    flops::report(model, options, flops::View::default()).unwrap().result
+}
+
+fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
+    path.iter().fold(value, |value, name| value.get(name).unwrap_or_else(|| panic!("no {name} in {path:?}")))
+}
+
+fn uint(value: &Value, path: &[&str]) -> u128 {
+    at(value, path).as_uint().unwrap()
+}
+
+fn near(is: f64, right: f64, share: f64) {
+    assert!((is / right - 1.0).abs() <= share, "{is} is not {right}");
+}
+
+/// flops-03, flops-07: the full square of attention, the exact half, and experts that are not used.
+#[test]
+fn flop_of_a_step() {
+    for (name, seq_len, batch, full, causal) in
+        [("llama-2-7b", 8192, 4, 1721.22e12, Some(1510.11e12)), ("mixtral-8x7b", 1024, 1, 79.98e12, None)]
+    {
+        let options = StepOptions { seq_len, batch, ..OPTIONS };
+        let result = flop(&preset(name, &[]), &options);
+        let tokens = (seq_len * batch) as f64;
+        near(uint(&result, &["per_token_full"]) as f64 * tokens, full, 1e-4);
+        if let Some(causal) = causal {
+            near(uint(&result, &["per_token"]) as f64 * tokens, causal, 1e-4);
+        }
+    }
+    // All eight experts, as who multiplies the width of all of them gets it.
+    let all = counts(&preset("mixtral-8x7b", &[("num_experts_per_tok", "8")]));
+    near((6 * all.matmul.get() + 12 * 32 * 4096 * 1024) as f64 * 1024.0, 287.78e12, 1e-4);
+    let active = counts(&preset("mixtral-8x7b", &[]));
+    assert_eq!((active.matmul, active.stored), (Params(12_748_587_008), Params(46_702_792_704)));
+}
+
+/// flops-01: fused attention is counted, on any device: two products of a 64 × 64 square.
+#[test]
+fn fused_attention_is_counted() {
+    let rt = Runtime::new(Device::Meta);
+    let make = || rt.zeros(&[1, 12, 64, 64], DType::F32).unwrap();
+    let whole = tensor::ops::attention::Attention::full(1.0);
+    make().attention(&make(), &make(), None, None, whole).unwrap();
+    let cost = rt.take_trace().cost(|_| true);
+    assert_eq!(cost.matmul_dense, 12_582_912);
+}
+
+/// flops-05: heads do not change the work where the width is fixed, and a multiply-add is two FLOP.
+#[test]
+fn heads_do_not_change_the_work() {
+    for heads in [4, 8] {
+        let model = file(&format!(
+            r#"{{"model_type": "llama", "hidden_size": 448, "num_attention_heads": {heads}, "num_hidden_layers": 1,
+                "intermediate_size": 8, "vocab_size": 8, "tie_word_embeddings": false, "rms_norm_eps": 1e-5,
+                "rope_theta": 10000.0, "max_position_embeddings": 512, "num_key_value_heads": {heads}}}"#
+        ));
+        let result = flop(&model, &StepOptions { seq_len: 300, ..OPTIONS });
+        let Value::Map(modules) = at(&result, &["by_module"]) else { panic!("no map") };
+        let attention = modules.iter().filter(|(name, _)| name.contains("self_attn"));
+        let forward: u128 = attention.map(|(_, cost)| uint(cost, &["forward", "matmul_dense"])).sum();
+        assert_eq!(forward, 642_969_600, "{heads} heads");
+    }
+}
+
+/// flops-09: the width of the experts counts, times how many a token uses; and the router.
+#[test]
+fn experts_that_do_not_multiply_to_the_dense_width() {
+    let eight = counts(&preset("qwen3-235b-a22b", &[]));
+    let four = counts(&preset("qwen3-235b-a22b", &[("num_experts_per_tok", "4")]));
+    assert_eq!(eight.stored, four.stored);
+    assert_eq!((eight.matmul - four.matmul).get(), 94 * 4 * 3 * 4096 * 1536);
+}
+
+/// flops-11, flops-13: a lookup is no product, the head always is; what 6N is and what attention adds.
+#[test]
+fn six_n_and_the_n_that_is_work() {
+    let untied = counts(&preset("llama-3.1-8b", &[]));
+    assert_eq!(formulas::flop_per_token(untied.stored), Flops(48_181_567_488));
+    assert_eq!(formulas::flop_per_token(untied.matmul), Flops(45_027_950_592));
+    let tied = counts(&preset("qwen3-4b", &[]));
+    assert_eq!(formulas::flop_per_token(tied.matmul), Flops(24_133_632_000));
+    let stories = file(
+        r#"{"model_type": "llama", "hidden_size": 288, "num_attention_heads": 6, "num_hidden_layers": 6,
+            "num_key_value_heads": 6, "intermediate_size": 768, "vocab_size": 32000, "tie_word_embeddings": true,
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256}"#,
+    );
+    let stories = counts(&stories);
+    assert_eq!((stories.stored, stories.untied), (Params(15_191_712), Params(24_407_712)));
+    assert_eq!(formulas::flop_per_token(stories.stored), Flops(91_150_272));
+    assert_eq!(formulas::attention_flop_full(6, 6, 48, 256), Flops(5_308_416));
+}
+
+/// plan-05: states of 8 B parameters in fp32, and the logits of the longest batch in two types, with their gradient.
+#[test]
+fn the_longest_batch_decides() {
+    let model = preset("llama-3.1-8b", &[]);
+    let states = ParameterBytes::of(Precision::Bf16Mixed, Kind::AdamW).on_device(counts(&model).stored, Zero::None, 1);
+    assert!(states > Bytes(80 << 30));
+    near(states.as_gib(), 119.7, 1e-3);
+    let options = StepOptions { seq_len: 8192, profile: Profile::HfSdpa, recompute: Recompute::Full, ..OPTIONS };
+    let traced = model.trace(&options).unwrap();
+    let gib = |bytes: u64| (Bytes(bytes).as_gib() * 100.0).round() / 100.0;
+    let vocabulary = traced.trace.storages.iter().map(|s| gib(s.bytes)).filter(|&size| size == 1.96 || size == 3.91);
+    let found: Vec<f64> = vocabulary.collect();
+    assert!(found.contains(&1.96), "logits in bf16");
+    assert!(found.iter().filter(|size| **size == 3.91).count() >= 2, "an fp32 copy and its gradient");
+    let short = ledger_of(&model, StepOptions { seq_len: 2048, ..options });
+    let long = ledger_of(&model, options);
+    assert!(short.peak_bytes > 80 << 30 && long.peak_bytes > short.peak_bytes);
+}
+
+/// plan-09, memory-07: counts with and without embedding and head, and what 16 bits of them take.
+#[test]
+fn weights_in_bytes() {
+    let counts = counts(&preset("llama-3.1-70b", &[]));
+    assert_eq!(counts.stored, Params(70_553_706_496));
+    let bytes = counts.stored * Bytes(2);
+    assert!((bytes.as_f64() / 1e9 - 141.11).abs() < 0.01 && (bytes.as_gib() - 131.42).abs() < 0.01);
+    let modules = params::by_module(&params::parameters(&preset("llama-3.1-70b", &[])).unwrap());
+    assert_eq!(modules["lm_head"], 1_050_673_152);
+}
+
+/// memory-01: the 786.00 MiB that could not be allocated are the fp32 logits.
+#[test]
+fn a_failed_allocation_has_a_name() {
+    let model = preset("gpt2-xl", &[("vocab_size", "50304"), ("n_layer", "2")]);
+    let options = StepOptions { seq_len: 1024, batch: 4, profile: Profile::HfEager, ..OPTIONS };
+    let trace = model.trace(&options).unwrap().trace;
+    let storage = trace.storages.iter().find(|s| s.bytes == 786 << 20).expect("786.00 MiB");
+    let op = &trace.ops[storage.born as usize];
+    assert_eq!((op.outputs[0].dtype, op.outputs[0].layout.elements()), (DType::F32, 4 * 1024 * 50_304));
+}
+
+/// memory-03, inference-05: formulas that `napkin explain` evaluates.
+#[test]
+fn explained_formulas() {
+    for (id, values, gib, share) in [
+        ("logits", &[("n", 11_600.0), ("v", 248_320.0), ("e", 4.0)][..], 10.73, 5e-4),
+        ("logits", &[("n", 8192.0), ("v", 151_936.0), ("e", 4.0)], 4.637, 5e-4),
+        ("logits", &[("n", 1024.0), ("v", 151_936.0), ("e", 4.0)], 0.58, 5e-3),
+        ("kv-cache", &[("b", 1.0), ("s", 32_768.0), ("l", 32.0), ("k", 32.0), ("d", 128.0), ("e", 2.0)], 16.0, 0.0),
+        ("kv-cache", &[("b", 1.0), ("s", 32_768.0), ("l", 80.0), ("k", 8.0), ("d", 128.0), ("e", 2.0)], 10.0, 0.0),
+        ("kv-cache", &[("b", 1.0), ("s", 32_768.0), ("l", 80.0), ("k", 64.0), ("d", 128.0), ("e", 2.0)], 80.0, 0.0),
+    ] {
+        let values: Vec<_> = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let report = explain::one(id, &values).unwrap();
+        let value = report.result.get("value").and_then(Value::as_f64).unwrap_or_else(|| panic!("{:?}", report.result));
+        near(value / f64::from(1 << 30), gib, share);
+    }
+}
+
+/// memory-05: the optimizer that works on lists holds one more copy of the parameters at its peak.
+#[test]
+fn lists_of_the_optimizer() {
+    let model = preset("llama-2-7b", &[]);
+    for (implementation, gib) in
+        [(nn::optim::Implementation::ForLoop, 50.2), (nn::optim::Implementation::ForEach, 62.8)]
+    {
+        let optimizer = OptimizerKind { kind: Kind::AdamW, implementation };
+        let options = StepOptions { precision: Precision::Bf16Pure, profile: Profile::HfSdpa, optimizer, ..OPTIONS };
+        let ledger = ledger_of(&model, options);
+        let phase = ledger.phases.iter().find(|phase| phase.name.starts_with("opt")).unwrap();
+        near(Bytes(phase.peak_bytes).as_gib(), gib, 0.01);
+    }
+}
+
+/// memory-09, memory-15, dtype-09: bytes of states by stage, recipe and type.
+#[test]
+fn states_by_recipe_and_stage() {
+    let bytes = |recipe| ParameterBytes::of(recipe, Kind::AdamW);
+    let gib: Vec<_> = Zero::ALL
+        .iter()
+        .map(|zero| bytes(Precision::Bf16Master).on_device(Params(6_738_415_616), *zero, 8).as_gib())
+        .collect();
+    for (is, right) in gib.into_iter().zip([100.4, 34.5, 23.5, 12.55]) {
+        near(is, right, 5e-3);
+    }
+    let states = |recipe| bytes(recipe).on_device(Params(1_235_814_400), Zero::None, 1).as_f64() / 1e9;
+    near(states(Precision::Fp32), 19.8, 5e-3);
+    near(states(Precision::Bf16Pure), 9.9, 5e-3);
+    // The type that a file is stored in, under either name, changes nothing of the recipe.
+    for key in ["dtype", "torch_dtype"] {
+        let model = preset("llama-3.2-3b", &[(key, "\"float16\"")]);
+        assert_eq!(ledger_of(&model, OPTIONS).bucket("parameters"), 4 * counts(&model).stored.get());
+    }
+    assert!(bytes(Precision::Bf16Master).total() == 16 && bytes(Precision::Bf16Pure).total() == 8);
+}
+
+/// memory-11: what an attention block keeps, tensor by tensor: 2 for its input, 6 for q, k, v, 2 for the result, and a
+/// log-sum-exp for each row and head, not for each channel of a head.
+#[test]
+fn what_attention_keeps() {
+    let model = file(
+        r#"{"model_type": "llama", "hidden_size": 8192, "num_attention_heads": 32, "head_dim": 256,
+            "num_key_value_heads": 32, "num_hidden_layers": 8, "intermediate_size": 8, "vocab_size": 8,
+            "tie_word_embeddings": false, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "max_position_embeddings": 4096}"#,
+    );
+    let options = StepOptions { seq_len: 4096, ..OPTIONS };
+    let trace = model.trace(&options).unwrap().trace;
+    let mark = trace.marks.iter().find(|mark| mark.name.starts_with("bwd")).unwrap();
+    let mut kept = std::collections::BTreeMap::new();
+    for event in &trace.memory[..mark.memory as usize] {
+        match event.change {
+            tensor::meter::MemoryChange::Free => kept.remove(&event.storage.0),
+            tensor::meter::MemoryChange::Alloc(role) | tensor::meter::MemoryChange::Role(role) => {
+                kept.insert(event.storage.0, role)
+            }
+        };
+    }
+    let of = |module: &str| -> u64 {
+        let storages = kept.iter().filter(|(_, role)| **role == Role::Activation);
+        let storages = storages.map(|(id, _)| &trace.storages[*id as usize]);
+        storages.filter(|s| trace.module(s.module).starts_with(module)).map(|s| s.bytes).sum()
+    };
+    let sbh = 4096 * 8192;
+    assert_eq!(of("model.layers.3.self_attn"), (6 + 2) * sbh + 4 * 4096 * 32);
+    // Its input is the result of the norm, which keeps one number a row besides.
+    assert_eq!(of("model.layers.3.input_layernorm"), 2 * sbh + 4 * 4096);
+}
+
+/// inference-01, ui-01: heads and widths as stated, not as derived from `hidden_size`; windows end the growth.
+#[test]
+fn keys_and_values() {
+    let gemma =
+        [("num_hidden_layers", "48"), ("num_key_value_heads", "8"), ("num_attention_heads", "16"), ("head_dim", "256")];
+    let qwen = [
+        ("num_hidden_layers", "64"),
+        ("num_attention_heads", "64"),
+        ("hidden_size", "5120"),
+        ("intermediate_size", "25600"),
+    ];
+    for (name, overrides, bytes) in
+        [("qwen3-4b", &[][..], 147_456), ("qwen3-4b", &qwen, 262_144), ("gemma-3-1b", &gemma, 393_216)]
+    {
+        assert_eq!(kv_bytes_per_token(&preset(name, overrides).spec, 2), bytes, "{name}");
+    }
+    let open = |text: &[u8]| Model::from_text("case", "config.json", text, &[], None).unwrap();
+    let mistral = open(include_bytes!("../../nn/tests/data/cfg_headdim_not_dh.json"));
+    assert_eq!(kv_bytes_per_token(&mistral.spec, 2), 163_840);
+    let nested = open(include_bytes!("../../nn/tests/data/cfg_nested_text.json"));
+    near(kv_bytes(&nested.spec, 131_072, 2) as f64 / f64::from(1 << 30), 2.613, 2e-4);
+    near((kv_bytes_per_token(&nested.spec, 2) * 131_072) as f64 / f64::from(1 << 30), 17.0, 1e-12);
+    let null = open(include_bytes!("../../nn/tests/data/cfg_kv_null.json"));
+    assert_eq!(kv_bytes_per_token(&null.spec, 2), 32_768);
+}
+
+/// ui-09: GPT-2 under its old names, as stored and with a padded vocabulary.
+#[test]
+fn old_names_and_padding() {
+    assert_eq!(counts(&preset("gpt2", &[])).stored, Params(124_439_808));
+    assert_eq!(counts(&preset("gpt2", &[("vocab_size", "50304")])).stored, Params(124_475_904));
+}
+
+/// dtype-03, dtype-07: averages that cannot fall and sums that stand still.
+#[test]
+fn sums_in_sixteen_bits() {
+    let bf16 = FloatFormat::of(DType::BF16).unwrap();
+    let fp16 = FloatFormat::of(DType::F16).unwrap();
+    let repeat = |format: &FloatFormat, times: u32, start: f64, step: &dyn Fn(f64) -> f64| {
+        (0..times).fold(start, |value, _| format.round(step(value)))
+    };
+    for (format, beta, right) in [(&bf16, 0.999, 1.0), (&bf16, 0.95, 0.0)] {
+        let left = repeat(format, 5000, 1.0, &|v| v * beta);
+        assert!((left - right).abs() < 1e-30, "{beta}: {left}");
+    }
+    for times in [1024, 5000] {
+        assert!((repeat(&bf16, times, 0.0, &|v| v + 1.0) - 256.0).abs() < 1e-9);
+    }
+    assert!((repeat(&fp16, 5000, 0.0, &|v| v + 1.0) - 2048.0).abs() < 1e-9);
+}
+
+/// A billion blocks are refused at once, whatever the family calls them.
+#[test]
+fn no_family_builds_a_billion_blocks() {
+    for (name, text) in presets::PRESETS {
+        let keys = ["n_layer", "num_hidden_layers", "n_layers", "num_layers"];
+        let key = keys.iter().find(|key| text.contains(&format!("\"{key}\""))).unwrap_or_else(|| panic!("{name}"));
+        let start = Instant::now();
+        let overrides = [((*key).to_owned(), "1000000000".to_owned())];
+        let refused = Model::from_text(*name, "config.json", text.as_bytes(), &overrides, None);
+        let problems = refused.err().unwrap_or_else(|| panic!("{name} is built"));
+        assert!(problems.iter().any(|p| p.code == "T0204" && p.message.contains("too large")), "{name}: {problems}");
+        assert!(start.elapsed() < Duration::from_secs(1), "{name}: {:?}", start.elapsed());
+    }
+}
