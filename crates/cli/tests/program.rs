@@ -339,6 +339,88 @@ fn odd_words_are_refused_or_answered() {
     }
 }
 
+/// mfu-07: a utilization that is possible and hardly true; plan-03: what four days on eight cards imply.
+#[test]
+fn rare_and_usual_utilizations() {
+    let rare = answer(&split("mfu --flops-per-token 3.4918GFLOP --tokens-per-second 529882 --hw a100-sxm-80gb -n 8"));
+    assert!(rare.starts_with("74.1 % MFU") && rare.contains("warning[T0403]"), "{rare}");
+    let usual = answer(&split("time --flops-per-token 854.8MFLOP --tokens 294.912B --hw a100-sxm-40gb -n 8 --days 4"));
+    assert!(usual.starts_with("29.2 % MFU") && !usual.contains("warning"), "{usual}");
+}
+
+const PLAN: &str = "plan llama-3.1-8b --hw h100-sxm -n 8";
+
+/// Who made a choice is said, in text and JSON; nothing is assumed in silence.
+#[test]
+fn choices_and_who_made_them() {
+    let text = answer(&split(&format!("{PLAN} --batch 2 --seq-len 8192 --precision bf16-master --recompute full")));
+    let lines = text.lines().map(str::trim).collect::<Vec<_>>();
+    assert!(
+        lines.contains(&"given    --batch 2 · --seq-len 8,192 · --precision bf16-master · --recompute full"),
+        "{text}"
+    );
+    assert!(lines.contains(&"default  --optimizer adamw-fused · --zero 3 · --dp 8"), "{text}");
+    let json = answer(&split(&format!("{PLAN} --batch 2 --json")));
+    let from = |label: &str| {
+        let at = json.find(&format!("\"label\": \"{label}\"")).unwrap_or_else(|| panic!("no {label} in {json}"));
+        field(&json[at..], "from")
+    };
+    assert_eq!((from("batch"), from("seq_len"), from("profile")), ("\"given\"", "\"default\"", "\"default\""));
+    for command in ["flops llama-3.1-8b", "ledger gpt2", "time llama-3.1-8b --tokens 1T --hw h100-sxm"] {
+        assert!(answer(&split(command)).contains("--seq-len"), "{command}");
+    }
+}
+
+/// The arithmetic of a run is that of its precision, unless somebody says otherwise.
+#[test]
+fn time_follows_the_precision() {
+    for (more, peak) in [("", "989.5"), ("--precision fp32", "67.0"), ("--precision fp32 --dtype tf32", "494.5")] {
+        let output = run(&split(&format!("{PLAN} --tokens 1T {more}")));
+        let text = utf8(&output.stdout);
+        let row = text.lines().map(split).find(|words| words.first() == Some(&"peak") && words.contains(&"dense"));
+        assert_eq!(row.expect("a peak")[1], peak, "{text}");
+    }
+    assert!(answer(&split("plan gpt2 --hw t4")).contains("--precision fp16-mixed"));
+}
+
+/// What does not fit comes with what would.
+#[test]
+fn levers_that_fit() {
+    let output = run(&split("plan llama-3.1-8b --hw h100-sxm"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(utf8(&output.stdout).contains("-n 2 --zero 3"), "{}", utf8(&output.stdout));
+    assert!(answer(&split("plan llama-3.1-8b --hw h100-sxm -n 2 -q")).starts_with("fits"));
+    let late = run(&split(&format!("{PLAN} --tokens 1T --days 0.001")));
+    assert_eq!(late.status.code(), Some(1));
+    assert!(utf8(&late.stdout).contains("not possible"));
+}
+
+#[test]
+fn layouts_that_cannot_be() {
+    for (words, says) in [
+        ("plan llama-3.1-8b --hw h100-sxm -n 0", "--devices: at least 1 is needed"),
+        ("plan llama-3.1-8b --hw h100-sxm -n 8 --dp 0", "--dp: at least 1 is needed"),
+        ("plan llama-3.1-8b --hw h100-sxm -n 8 --dp 3", "--dp 3 does not divide -n 8"),
+        ("plan llama-3.1-8b --hw h100-sxm -n 8 --dp 16", "--dp 16 does not divide -n 8"),
+        ("ledger gpt2 --seq-len 2000", "--seq-len 1024"),
+        ("ledger gpt2 --grad-accum 1000000000", "--grad-accum 2"),
+        ("ledger bloom-560m --profile hf-sdpa", "--profile hf-eager"),
+        ("params dense:70B", "napkin time dense:70B"),
+        ("params lama-3", "llama-3.1-8b"),
+        ("params gpt2 --assume foo", "--assume foo"),
+        ("ledger gpt2 --set n_positions=99999999999 --seq-len 99999999999", "--seq-len"),
+        ("params mixtral-8x7b --set num_local_experts=10000000000", "correct the largest size"),
+    ] {
+        let text = refusal(&split(words));
+        assert!(text.contains(says), "{words}: {text}");
+    }
+    // Only the model is wrong, and a flag: both are said.
+    let both = refusal(&split("plan llama-3.1-8b --set num_hidden_layers=-1 --hw h1000 --zero 9"));
+    assert_eq!(both.matches("error").count(), 3, "{both}");
+    // Data-parallel devices are devices.
+    assert!(answer(&split("plan llama-3.1-8b --hw h100-sxm --dp 16 -q")).starts_with("fits"));
+}
+
 /// A new folder under the target folder of this build.
 fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
