@@ -87,7 +87,13 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
                         reused = true;
                         inputs[i].storage.clone()
                     }
-                    None => Storage::allocate(runtime, spec.bytes(), Role::Temporary),
+                    None => {
+                        let bytes = spec.bytes();
+                        if !runtime.meter().has_room(bytes) {
+                            return Err(Error::TooLarge { shape: spec.shape().into() });
+                        }
+                        Storage::allocate(runtime, bytes, Role::Temporary)
+                    }
                 };
                 Tensor { storage, layout: spec.layout.clone(), dtype: spec.dtype, grad_ref: None }
             }
@@ -97,7 +103,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
     }
 
     if runtime.meter().recording {
-        record(runtime, &op, inputs, &specs, &outputs, reused);
+        record(runtime, &op, inputs, &specs, &outputs, reused)?;
     }
     let is_view = matches!(outs[0], Out::View(..));
     if runtime.holds_data() && runtime.is_counting() {
@@ -137,12 +143,22 @@ fn check_in_place(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) 
     Ok(())
 }
 
-fn record(runtime: &Runtime, op: &Op, inputs: &[&Tensor], specs: &[Spec], outputs: &Outputs, reused: bool) {
+fn record(
+    runtime: &Runtime,
+    op: &Op,
+    inputs: &[&Tensor],
+    specs: &[Spec],
+    outputs: &Outputs,
+    reused: bool,
+) -> Result<()> {
     let out_specs: SmallVec<[Spec; 2]> = outputs.iter().map(Tensor::spec).collect();
     let cost = op.cost(specs, &out_specs);
     let (module, phase) = (runtime.module(), runtime.phase());
     let mut meter = runtime.meter();
     if cost.workspace > 0 {
+        if !meter.has_room(cost.workspace) {
+            return Err(Error::TooLarge { shape: outputs[0].shape().into() });
+        }
         let id = meter.alloc(cost.workspace, Role::Temporary, module, phase);
         meter.free(id, cost.workspace);
     }
@@ -156,6 +172,7 @@ fn record(runtime: &Runtime, op: &Op, inputs: &[&Tensor], specs: &[Spec], output
         copy: op.copy_reason(),
         reused,
     });
+    Ok(())
 }
 
 /// Runs the kernel in the widest float type among the operands, or in integers if there is none.

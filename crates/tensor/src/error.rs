@@ -89,7 +89,7 @@ pub enum Error {
     },
     /// A view that needs a copy.
     View(Box<ViewError>),
-    /// More elements than can be counted exactly.
+    /// More elements, or more bytes with all that is live, than can be counted exactly.
     TooLarge {
         /// Shape asked for.
         shape: Dims,
@@ -217,7 +217,7 @@ impl fmt::Display for Error {
             Self::View(e) => e.fmt(f),
             Self::TooLarge { shape } => write!(
                 f,
-                "shape {:?} has more elements than can be counted in bytes exactly (limit 2^59)",
+                "shape {:?} cannot be counted in bytes exactly (at most 2^59 elements, and 2^62 bytes live)",
                 shape.as_slice()
             ),
             Self::DType { op, got, expected } => {

@@ -306,6 +306,12 @@ impl Meter {
         self.trace.memory.push(MemoryEvent { op, storage, change });
     }
 
+    /// Whether so many bytes more can be live and still be counted exactly.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        const LIMIT: u64 = 1 << 62;
+        self.live.checked_add(bytes).is_some_and(|live| live <= LIMIT)
+    }
+
     pub(crate) fn alloc(&mut self, bytes: u64, role: Role, module: ModuleId, phase: Phase) -> StorageId {
         let id = StorageId(self.next_storage);
         self.next_storage += 1;
