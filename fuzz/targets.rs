@@ -1,0 +1,119 @@
+//! What reads untrusted text, one function per fuzz target. None may panic on any input.
+
+use napkin_plan::model::Model;
+use napkin_plan::params;
+use nn::step::{Precision, StepOptions, Until};
+use nn::{Profile, Recompute};
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+use tensor::CastLists;
+use tensor::einops::{Equation, Pattern, PatternKind, ShapeCheck};
+
+/// Most blocks of a model that is built, and of one that is traced: the rest is the same again.
+const BUILT: usize = 64;
+const TRACED: usize = 4;
+
+/// A `config.json`: syntax, family, parameters, and a step of a model of a few blocks.
+pub fn config(bytes: &[u8]) {
+    let model = match Model::from_text("fuzz", "config.json", bytes, &[], None) {
+        Ok(model) => model,
+        Err(problems) => {
+            assert!(problems.has_errors() && !problems.to_string().is_empty());
+            return;
+        }
+    };
+    let _ = (model.warnings(), model.assumptions(), model.inputs());
+    if model.spec.layers.len() > BUILT {
+        return;
+    }
+    let _ = params::report(&model, 3);
+    if model.spec.layers.len() > TRACED {
+        return;
+    }
+    for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
+        let options = StepOptions {
+            batch: 1,
+            seq_len: 16,
+            profile,
+            precision: Precision::Bf16Mixed,
+            optimizer: "adamw".parse().expect("known"),
+            recompute: Recompute::None,
+            grad_accum_steps: 1,
+            autocast: CastLists::Cuda,
+            steps: 1,
+            warm: true,
+            dropout: true,
+            until: Until::Optimizer,
+        };
+        if let Err(problems) = model.trace(&options) {
+            assert!(problems.has_errors() && !problems.to_string().is_empty());
+        }
+    }
+}
+
+/// Reads `text` as a `T`; what is read can be printed, and what is refused says why.
+fn quantity<T: FromStr<Err: Display> + Display + Debug>(text: &str) {
+    match text.parse::<T>() {
+        Ok(value) => assert!(!value.to_string().is_empty(), "{value:?}"),
+        Err(problem) => assert!(!problem.to_string().is_empty()),
+    }
+}
+
+/// Numbers with units.
+pub fn units(bytes: &[u8]) {
+    let text = &String::from_utf8_lossy(bytes);
+    let _ = units::parse_count(text).map_err(|problem| problem.to_string());
+    quantity::<units::Flops>(text);
+    quantity::<units::Bytes>(text);
+    quantity::<units::Params>(text);
+    quantity::<units::Tokens>(text);
+    quantity::<units::Seconds>(text);
+    quantity::<units::Mfu>(text);
+    quantity::<units::Hfu>(text);
+    quantity::<tensor::DType>(text);
+    quantity::<nn::optim::OptimizerKind>(text);
+    quantity::<Precision>(text);
+    let _ = text.parse::<Profile>();
+    let _ = text.parse::<Recompute>();
+    let _ = napkin_plan::hardware::find(text).map_err(|problem| problem.to_string());
+}
+
+/// Sizes of dimensions out of some bytes: none, one, small, and too large to multiply.
+fn shape(bytes: &[u8]) -> Vec<u64> {
+    bytes.iter().take(8).map(|&b| if b == u8::MAX { 1 << 62 } else { u64::from(b % 7) }).collect()
+}
+
+/// Patterns and equations: the first 8 bytes are two shapes, the rest is text.
+pub fn einops(bytes: &[u8]) {
+    let (sizes, text) = bytes.split_at(bytes.len().min(8));
+    let text = &String::from_utf8_lossy(text);
+    let (first, second) = sizes.split_at(sizes.len() / 2);
+    let (first, second, both) = (shape(first), shape(second), shape(sizes));
+    let named = [("h", 2), ("d", 3)];
+    for kind in [PatternKind::Rearrange, PatternKind::Reduce, PatternKind::Repeat] {
+        match Pattern::parse(kind, text) {
+            Ok(pattern) => {
+                for (shape, names) in [(&first, &named[..0]), (&both, &named[..]), (&second, &named[..1])] {
+                    let _ = pattern.resolve(shape, names).map_err(|problem| problem.to_string());
+                    let _ = pattern.explain(shape, names).map_err(|problem| problem.to_string());
+                }
+            }
+            Err(problem) => assert!(!problem.to_string().is_empty()),
+        }
+    }
+    match Equation::parse(text) {
+        Ok(equation) => {
+            let (first, second, both) = (&first[..], &second[..], &both[..]);
+            for shapes in [&[first][..], &[both], &[first, second], &[both, both], &[first, second, both]] {
+                match equation.resolve(shapes) {
+                    Ok(contraction) => drop(contraction.explain()),
+                    Err(problem) => assert!(!problem.to_string().is_empty()),
+                }
+            }
+            let _ = equation.resolve_sizes(&named).map_err(|problem| problem.to_string());
+        }
+        Err(problem) => assert!(!problem.to_string().is_empty()),
+    }
+    let mut check = ShapeCheck::new("fuzz");
+    let _ = check.arg("x", &first, text).and_then(|c| c.arg("y", &both, text)).map_err(|problem| problem.to_string());
+}
