@@ -131,7 +131,7 @@ fn changed_configs_are_answered() {
     for (path, text) in configs() {
         // Small files change more often: every family has a small one, whose step is traced.
         let tiny = path.parent().is_some_and(|folder| folder.ends_with("tiny"));
-        for _ in 0..times() * if tiny { 12 } else { 4 } {
+        for _ in 0..times() * if tiny { 60 } else { 20 } {
             survives(targets::config, &change(&text, &mut draw));
         }
     }
@@ -143,7 +143,7 @@ fn changed_quantities_are_answered() {
                  h100-sxm a100-80gb -1 NaN inf 1e400 0x10 ½ ＋1 1e-400 340282366920938463463374607431768211456";
     let mut draw = Draw::new(2);
     for word in words.split(' ') {
-        for _ in 0..times() * 40 {
+        for _ in 0..times() * 200 {
             survives(targets::units, &change(word.as_bytes(), &mut draw));
         }
     }
@@ -164,7 +164,7 @@ fn changed_patterns_are_answered() {
     ];
     let mut draw = Draw::new(3);
     for pattern in patterns {
-        for _ in 0..times() * 150 {
+        for _ in 0..times() * 800 {
             let sizes = (0..8).map(|_| if draw.below(20) == 0 { u8::MAX } else { draw.below(7) as u8 });
             let mut input: Vec<u8> = sizes.collect();
             input.extend(change(pattern.as_bytes(), &mut draw));
