@@ -28,12 +28,17 @@ pub struct Sum(Vec<Term>);
 impl Sum {
     /// Adds one occurrence.
     pub fn add(&mut self, what: String, amount: u128) {
+        self.add_times(what, 1, amount);
+    }
+
+    /// Adds several occurrences that come to `amount` together.
+    pub fn add_times(&mut self, what: String, times: u64, amount: u128) {
         match self.0.iter_mut().find(|t| t.what == what) {
             Some(term) => {
-                term.count += 1;
+                term.count += u128::from(times);
                 term.amount += amount;
             }
-            None => self.0.push(Term { what, count: 1, amount }),
+            None => self.0.push(Term { what, count: u128::from(times), amount }),
         }
     }
 

@@ -8,7 +8,7 @@ use units::{Diagnostics, Flops, Params};
 
 use crate::evidence::{self, Sum};
 use crate::formulas;
-use crate::model::{Model, pattern};
+use crate::model::{Model, last_micro_batches, pattern, repeats};
 use crate::params::Counts;
 use crate::phrase;
 use crate::report::{Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Report, Row, Table, Value};
@@ -154,13 +154,13 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         .with("forward", cost_value(&flops.forward))
         .with("backward", cost_value(&flops.backward))
         .with("recompute", cost_value(&flops.recompute))
-        .with("by_op", by_op(trace))
+        .with("by_op", by_op(trace, options))
         .with("by_module", by_module(trace))
         .with("per_token", per_token)
         .with("per_token_full", flops.per_token_full(trace))
         .with("per_token_6n", formulas::flop_per_token(counts.stored))
         .with("tokens", tokens);
-    report.derivations = derivations(trace, view);
+    report.derivations = derivations(trace, options, view);
     report.warnings = model.step_warnings(options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(options));
@@ -206,7 +206,8 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
     ];
     if options.grad_accum_steps > 1 {
         let steps = options.grad_accum_steps;
-        all.push(Assumption::new("grad_accum", "grad_accum", steps, Origin::Default).flag("--grad-accum"));
+        let one = Assumption::new("grad_accum", "grad_accum", steps, Origin::Default).flag("--grad-accum");
+        all.push(if repeats(options) > 1 { one.why("micro-batches after the third are like it") } else { one });
     }
     all
 }
@@ -286,12 +287,13 @@ fn modules(trace: &Trace, view: View) -> Table {
 }
 
 /// The FLOP of each row of the table of modules as the sum of its products.
-fn derivations(trace: &Trace, view: View) -> Vec<Derivation> {
+fn derivations(trace: &Trace, options: &StepOptions, view: View) -> Vec<Derivation> {
     let mut rows: BTreeMap<String, (u128, Sum)> = BTreeMap::new();
-    for event in trace.ops.iter().filter(|e| in_part(e.phase, view.part) && e.cost.matmul > 0) {
+    let wanted = |e: &OpEvent| in_part(e.phase, view.part) && e.cost.matmul > 0;
+    for (event, times) in with_times(trace, options).filter(|(event, _)| wanted(event)) {
         let entry = rows.entry(row_name(trace, event, view.depth)).or_default();
         entry.0 += event.cost.matmul;
-        entry.1.add(evidence::product(event), event.cost.matmul);
+        entry.1.add_times(evidence::product(event), times, event.cost.matmul);
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
@@ -314,11 +316,21 @@ fn cut(path: &str, depth: usize) -> String {
     if name.is_empty() { "loss".to_owned() } else { name }
 }
 
-fn by_op(trace: &Trace) -> Value {
+/// All ops, and for how many each stands.
+fn with_times<'a>(trace: &'a Trace, options: &StepOptions) -> impl Iterator<Item = (&'a OpEvent, u64)> {
+    let (several, times) = (last_micro_batches(trace, options), repeats(options));
+    trace.ops.iter().enumerate().map(move |(at, event)| {
+        let stands = several.iter().any(|ops| ops.contains(&at));
+        (event, if stands { times } else { 1 })
+    })
+}
+
+fn by_op(trace: &Trace, options: &StepOptions) -> Value {
     let mut ops: BTreeMap<&'static str, (u64, Cost)> = BTreeMap::new();
-    for event in trace.ops.iter().filter(|e| e.phase != Phase::Init && e.phase != Phase::Optimizer) {
+    let wanted = |e: &OpEvent| e.phase != Phase::Init && e.phase != Phase::Optimizer;
+    for (event, times) in with_times(trace, options).filter(|(event, _)| wanted(event)) {
         let entry = ops.entry(event.op.name()).or_default();
-        entry.0 += 1;
+        entry.0 += times;
         entry.1 += event.cost;
     }
     Value::Map(

@@ -4,7 +4,10 @@ use nn::config::{Config, Resolved};
 use nn::families;
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection};
 use nn::step::{self, ParamInfo, StepOptions, StepTrace};
+use std::ops::Range;
 use std::rc::Rc;
+use tensor::Trace;
+use tensor::meter::Mark;
 use units::{Diagnostic, Diagnostics};
 
 use crate::report::{Assumption, Cell, Origin, Value};
@@ -125,7 +128,8 @@ impl Model {
 /// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
     check(spec, options)?;
-    step::trace(spec, options).map_err(|error| {
+    let micro = options.grad_accum_steps.min(MICRO_BATCHES);
+    let mut traced = step::trace(spec, &StepOptions { grad_accum_steps: micro, ..*options }).map_err(|error| {
         if let Err(problems) = parameters(spec) {
             return problems;
         }
@@ -133,8 +137,43 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagn
             return Diagnostic::error("T0305", error.to_string()).into();
         }
         let help = format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len);
-        uncountable(&error).help(help).into()
-    })
+        Diagnostics::from(uncountable(&error).help(help))
+    })?;
+    // The last one stands for those that are not run: its costs are theirs too, so that all sums are those of the step.
+    let times = repeats(options);
+    for ops in last_micro_batches(&traced.trace, options) {
+        for event in &mut traced.trace.ops[ops] {
+            let cost = &mut event.cost;
+            for part in [
+                &mut cost.matmul,
+                &mut cost.matmul_dense,
+                &mut cost.recomputed,
+                &mut cost.recomputed_dense,
+                &mut cost.elementwise,
+            ] {
+                *part *= u128::from(times);
+            }
+            (cost.read, cost.written) = (cost.read.saturating_mul(times), cost.written.saturating_mul(times));
+        }
+    }
+    Ok(traced)
+}
+
+/// Most micro-batches of a step that are run: the first makes the gradients, each later one adds to them.
+pub const MICRO_BATCHES: u64 = 3;
+
+/// For how many micro-batches the last one of a trace stands.
+pub const fn repeats(options: &StepOptions) -> u64 {
+    if options.grad_accum_steps > MICRO_BATCHES { options.grad_accum_steps - MICRO_BATCHES + 1 } else { 1 }
+}
+
+/// The ops of micro-batches that stand for several, where some do.
+pub fn last_micro_batches(trace: &Trace, options: &StepOptions) -> Vec<Range<usize>> {
+    let last = format!(".{MICRO_BATCHES}");
+    let stands = |mark: &Mark| repeats(options) > 1 && mark.name.ends_with(&last);
+    let end = |i: usize| trace.marks.get(i + 1).map_or(trace.ops.len(), |next| next.op as usize);
+    let marks = trace.marks.iter().enumerate().filter(|(_, mark)| stands(mark));
+    marks.map(|(i, mark)| mark.op as usize..end(i)).collect()
 }
 
 /// The parameters of a model.
@@ -154,9 +193,6 @@ const MOST_POSITIONS: u64 = 1 << 31;
 
 /// Most tokens of a step.
 const MOST_TOKENS: u128 = 1 << 48;
-
-/// Most blocks that are run in one trace, forward and backward: above it an answer would take seconds.
-const MOST_BLOCKS: u64 = 8192;
 
 fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
     let mut problems = Diagnostics::new();
@@ -199,16 +235,6 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
             Diagnostic::error("T0306", format!("{tokens} tokens in a step, {} in a sequence", options.seq_len))
                 .why("at most 2^48 in a step and 2^31 in a sequence are counted exactly")
                 .help("a smaller --seq-len, --batch or --grad-accum"),
-        );
-    }
-    let (layers, micro) = (spec.layers.len() as u64, options.grad_accum_steps);
-    if layers.saturating_mul(micro).saturating_mul(options.steps) > MOST_BLOCKS {
-        problems.push(
-            Diagnostic::error("T0306", format!("{layers} blocks × {micro} micro-batches are too many to trace"))
-                .why(
-                    "from the second micro-batch on, each is like the one before: the peak and the FLOP per token stay",
-                )
-                .help("--grad-accum 2"),
         );
     }
     if problems.has_errors() { Err(problems) } else { Ok(()) }

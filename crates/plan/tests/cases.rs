@@ -329,6 +329,34 @@ fn sums_in_sixteen_bits() {
     assert!((repeat(&fp16, 5000, 0.0, &|v| v + 1.0) - 2048.0).abs() < 1e-9);
 }
 
+/// Micro-batches after the third are not run, and every number is that of a step that runs them all.
+#[test]
+fn many_micro_batches() {
+    let model = preset("smollm2-135m", &[("num_hidden_layers", "3")]);
+    for (profile, recompute) in [(Profile::Fused, Recompute::Full), (Profile::HfEager, Recompute::None)] {
+        let options = StepOptions { grad_accum_steps: 7, profile, recompute, seq_len: 16, ..OPTIONS };
+        let all = nn::step::trace(&model.spec, &options).unwrap();
+        let short = model.trace(&options).unwrap();
+        assert!(short.trace.ops.len() < all.trace.ops.len());
+        for phase in [tensor::Phase::Forward, tensor::Phase::Backward, tensor::Phase::Recompute] {
+            let cost = |trace: &tensor::Trace| trace.cost(|event| event.phase == phase);
+            assert_eq!(cost(&short.trace), cost(&all.trace), "{phase:?}");
+        }
+        let peak = |traced: &nn::step::StepTrace| {
+            let sharding = Sharding { zero: 0, dp: 1 };
+            Ledger::of(traced, &options, sharding, model.spec.names.layers, Bytes::ZERO).peak_bytes
+        };
+        assert_eq!(peak(&short), peak(&all));
+    }
+    let start = Instant::now();
+    let result = flop(&model, &StepOptions { grad_accum_steps: 1_000_000, ..OPTIONS });
+    let one = flop(&model, &OPTIONS);
+    assert_eq!(uint(&result, &["forward", "matmul"]), 1_000_000 * uint(&one, &["forward", "matmul"]));
+    assert_eq!(uint(&result, &["by_op", "linear", "calls"]), 1_000_000 * uint(&one, &["by_op", "linear", "calls"]));
+    assert_eq!(uint(&result, &["per_token"]), uint(&one, &["per_token"]));
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
 /// A billion blocks are refused at once, whatever the family calls them.
 #[test]
 fn no_family_builds_a_billion_blocks() {
