@@ -82,18 +82,15 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         outputs.push(match out {
             Out::Fresh(spec) => {
                 let slot = reuse.filter(|&i| specs[i] == *spec && inputs[i].storage.bytes() == spec.bytes() && !reused);
-                let storage = match slot {
-                    Some(i) => {
-                        reused = true;
-                        inputs[i].storage.clone()
+                let storage = if let Some(i) = slot {
+                    reused = true;
+                    inputs[i].storage.clone()
+                } else {
+                    let bytes = spec.bytes();
+                    if !runtime.meter().has_room(bytes) {
+                        return Err(Error::TooLarge { shape: spec.shape().into() });
                     }
-                    None => {
-                        let bytes = spec.bytes();
-                        if !runtime.meter().has_room(bytes) {
-                            return Err(Error::TooLarge { shape: spec.shape().into() });
-                        }
-                        Storage::allocate(runtime, bytes, Role::Temporary)
-                    }
+                    Storage::allocate(runtime, bytes, Role::Temporary)
                 };
                 Tensor { storage, layout: spec.layout.clone(), dtype: spec.dtype, grad_ref: None }
             }
