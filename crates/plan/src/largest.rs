@@ -64,7 +64,9 @@ impl Grow {
             Self::Batch => 1 << 20,
             // Learned positions end; others are extended in practice, but not further than this.
             Self::SeqLen => spec.embedding.positions.as_ref().map_or(1 << 26, |p| p.count),
-            Self::Layers => 4096,
+            // Where blocks differ, every trial is run in full.
+            Self::Layers if spec.layers.windows(2).all(|pair| pair[0] == pair[1]) => 4096,
+            Self::Layers => (spec.layers.len() as u64).max(256),
         }
     }
 
