@@ -69,14 +69,15 @@ pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work
     let flops = StepFlops::of(&traced.trace, tokens);
     let attention =
         traced.trace.cost(|e| is_attention_core(e) && e.phase != Phase::Recompute).matmul / u128::from(tokens.max(1));
-    let stored = Counts::of(&traced.params).stored;
+    let Counts { stored, active, .. } = Counts::of(&traced.params);
     Work {
         model: model.name.clone(),
         parameters: Some(stored),
+        active: Some(active).filter(|active| *active != stored),
         per_token: vec![
             (Convention::Causal, flops.per_token()),
             (Convention::Full, flops.per_token_full(&traced.trace)),
-            (Convention::SixN, formulas::flop_per_token(stored)),
+            (Convention::SixN, formulas::flop_per_token(active)),
         ],
         attention: Some(Flops(attention)),
         assumptions: model.assumptions().into_iter().chain([seq_len_assumption(options)]).collect(),
@@ -159,6 +160,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         .with("per_token", per_token)
         .with("per_token_full", flops.per_token_full(trace))
         .with("per_token_6n", formulas::flop_per_token(counts.stored))
+        .with("per_token_6n_active", formulas::flop_per_token(counts.active))
         .with("tokens", tokens);
     report.derivations = derivations(trace, options, view);
     report.warnings = model.step_warnings(options);
@@ -229,7 +231,17 @@ fn conventions(work: &Work, flops: &StepFlops, trace: &Trace, stored: Params) ->
         KeyValue::new("full attention", full)
             .note(phrase![beside(full), ", what common FLOP counters and PaLM's formula count"]),
     );
-    rows.push(KeyValue::new("6N", six).note(phrase![beside(six), ", no attention, embeddings counted as compute"]));
+    let what = if work.active.is_some() {
+        ", no attention, every expert counted"
+    } else {
+        ", no attention, embeddings counted as compute"
+    };
+    rows.push(KeyValue::new("6N", six).note(phrase![beside(six), what]));
+    if let Some(active) = work.active {
+        let six = formulas::flop_per_token(active);
+        let note = phrase![beside(six), ", no attention, embeddings counted as compute"];
+        rows.push(KeyValue::new("6N active", six).note(note));
+    }
     if let Some(attention) = work.attention {
         rows.push(
             KeyValue::new("attention", attention)

@@ -243,9 +243,10 @@ impl Request {
             rows.push(KeyValue::new("attention", share).note(phrase!["of the work is attention scores and values"]));
         }
         if let (Convention::Causal | Convention::Full, Some(n)) = (self.work.convention(), self.work.parameters) {
+            // Of experts only those count that a token uses.
+            let (n, name) = self.work.active.map_or((n, "6·N·D: "), |active| (active, "6·N·D, N active: "));
             let six = formulas::training_flop(n, self.tokens);
-            let note =
-                phrase!["6·N·D: ", Cell::Change(six / flop - 1.0), ", no attention, embeddings counted as compute"];
+            let note = phrase![name, Cell::Change(six / flop - 1.0), ", no attention, embeddings counted as compute"];
             rows.push(KeyValue::new("check", six).note(note));
         }
         let peak = self.fleet.peak()?;

@@ -37,6 +37,8 @@ pub struct Work {
     pub model: String,
     /// Parameters, where they are known.
     pub parameters: Option<Params>,
+    /// Those that one token is multiplied with or looked up in, where they are fewer.
+    pub active: Option<Params>,
     /// FLOP of one token under each convention; the first is the one that answers use.
     pub per_token: Vec<(Convention, Flops)>,
     /// How much of the first is attention scores and values, where it is known.
@@ -62,7 +64,7 @@ impl Work {
 
     fn known(model: impl Into<String>, per_token: Vec<(Convention, Flops)>) -> Self {
         let (assumptions, warnings) = (Vec::new(), Vec::new());
-        Self { model: model.into(), parameters: None, per_token, attention: None, assumptions, warnings }
+        Self { model: model.into(), parameters: None, active: None, per_token, attention: None, assumptions, warnings }
     }
 
     /// The convention that answers use.
