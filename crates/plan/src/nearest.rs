@@ -1,5 +1,7 @@
 //! Names that look like a mistyped one.
 
+use nn::config::edit_distance;
+
 /// Most names proposed.
 const MOST: usize = 3;
 
@@ -13,7 +15,7 @@ pub fn nearest<'a>(query: &str, candidates: impl IntoIterator<Item = &'a str>) -
             let name_lower = name.to_lowercase();
             // `lama-3` is one letter from the beginning of `llama-3.1-8b`.
             let beginning: String = name_lower.chars().take(length + 1).collect();
-            let distance = distance(&query, &name_lower).min(distance(&query, &beginning) + 1);
+            let distance = edit_distance(&query, &name_lower).min(edit_distance(&query, &beginning) + 1);
             // What somebody typed the beginning of is near whatever its length.
             (if length >= 2 && name.starts_with(&query) { 1 } else { distance }, name)
         })
@@ -21,27 +23,6 @@ pub fn nearest<'a>(query: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
     near.into_iter().take(MOST).map(|(_, name)| name).collect()
-}
-
-/// Letters to insert, remove, replace or swap with their neighbour to turn one text into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![vec![0_usize; b.len() + 1]; a.len() + 1];
-    for i in 0..=a.len() {
-        for j in 0..=b.len() {
-            rows[i][j] = match (i, j) {
-                (0, _) => j,
-                (_, 0) => i,
-                _ => {
-                    let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-                    let best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-                    let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-                    if swapped { best.min(rows[i - 2][j - 2] + 1) } else { best }
-                }
-            };
-        }
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

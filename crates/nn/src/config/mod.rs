@@ -35,7 +35,7 @@ mod tokens;
 use units::diagnostic::{Diagnostic, Diagnostics, Location};
 
 pub use self::free_keys::is_free;
-pub use self::names::{looks_like_llama, near_matches};
+pub use self::names::{edit_distance, looks_like_llama, near_matches};
 pub use self::reader::Reader;
 pub use self::record::{Assumption, Names, Part, Reading, Resolved};
 pub use self::scalar::{MAX_LAYERS, MAX_SIZE};

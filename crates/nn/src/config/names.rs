@@ -21,7 +21,7 @@ pub fn near_matches(name: &str, known: &[&str]) -> Vec<String> {
         .filter(|candidate| **candidate != name)
         // Half as long again is too far for any limit; saves comparing each key of a large file.
         .filter(|candidate| candidate.len().abs_diff(name.len()) <= name.len() / 2 + 1)
-        .map(|candidate| (distance(&wanted, &letters(candidate)), *candidate))
+        .map(|candidate| (edit_distance(&wanted, &letters(candidate)), *candidate))
         .filter(|(distance, candidate)| *distance <= limit && candidate.len() > *distance)
         .collect();
     found.sort_unstable();
@@ -39,12 +39,19 @@ pub fn looks_like_llama(config: &Config) -> bool {
 }
 
 /// Lower-case letters and digits only: `-`, `_` and case are not what a misspelling is about.
-fn letters(name: &str) -> Vec<char> {
+fn letters(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
-fn distance(a: &[char], b: &[char]) -> usize {
+/// Insertions, deletions, replacements and swaps of neighbouring letters that turn `a` into `b`.
+///
+/// ```
+/// use napkin_nn::config::edit_distance;
+/// assert_eq!(edit_distance("lama", "llama"), 1);
+/// assert_eq!(edit_distance("h010", "h100"), 1);
+/// ```
+pub fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {

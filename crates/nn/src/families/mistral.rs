@@ -13,6 +13,14 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let act = activation(r, "hidden_act", "silu");
     let norm = rms(r.float_or("rms_norm_eps", 1e-6, FREE));
     let tied = r.flag("tie_word_embeddings", false);
+    if r.opt_flag("attention_bias") == Some(true) {
+        r.not_applied(
+            "attention_bias",
+            "`attention_bias` is true, and the projections of this family have no bias",
+            "parameters counted without those biases",
+            "model_type llama has them",
+        );
+    }
     let mut attention = attention(&s, false, false);
     attention.rotary = Some(rotary(s.d, rope_theta(r, 10_000.0)));
     attention.window = window(r, Some(4096));

@@ -1,5 +1,7 @@
 //! From what people type to an entry.
 
+use nn::config::edit_distance;
+
 use super::{Hardware, HardwareError, table};
 
 /// Words that say who made a device and never which one it is.
@@ -88,27 +90,20 @@ fn near(query: &Name, table: &'static [Hardware]) -> Vec<&'static str> {
     let mut near: Vec<_> = table
         .iter()
         .filter_map(|hardware| {
-            let distance = names(hardware).map(|known| distance(&query.joined, &known.joined)).min()?;
+            let distance = names(hardware).map(|known| beginning_distance(&query.joined, &known.joined)).min()?;
             // A third of the letters may be wrong.
-            (distance * 3 <= query.joined.chars().count()).then_some((distance, &*hardware.name))
+            (distance.0 * 3 <= query.joined.chars().count()).then_some((distance, &*hardware.name))
         })
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
     near.into_iter().take(MOST_NEAR).map(|(_, name)| name).collect()
 }
 
-/// Letters to insert, remove or replace to turn one text into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+/// The edit distance to a name, or to as much of it as was typed: `h1000` is one letter from `h100sxm`'s beginning.
+///
+/// The second number is the distance to the whole name, which decides between equals.
+fn beginning_distance(query: &str, known: &str) -> (usize, usize) {
+    let beginning: String = known.chars().take(query.chars().count()).collect();
+    let whole = edit_distance(query, known);
+    (whole.min(edit_distance(query, &beginning)), whole)
 }
