@@ -92,7 +92,8 @@ fn near(query: &Name, table: &'static [Hardware]) -> Vec<&'static str> {
         .filter_map(|hardware| {
             let distance = names(hardware).map(|known| beginning_distance(&query.joined, &known.joined)).min()?;
             // A third of the letters may be wrong.
-            (distance.0 * 3 <= query.joined.chars().count()).then_some((distance, &*hardware.name))
+            (!query.joined.is_empty() && distance.0 * 3 <= query.joined.chars().count())
+                .then_some((distance, &*hardware.name))
         })
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
