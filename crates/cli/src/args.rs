@@ -1,8 +1,11 @@
 //! Flags as they are typed. Values stay text here: `parse` reads them all and reports all that is wrong at once.
 
 use clap::{Args, Parser, ValueEnum};
+use plan::time::Pace;
+use units::{Mfu, Tokens};
 
 use crate::commands::Command;
+use crate::parse::{Reader, days, dollars};
 
 /// The resource accountant for language-model training.
 #[derive(Debug, Parser)]
@@ -94,5 +97,48 @@ impl FleetArgs {
     pub fn at_least(&self, dp: Option<&String>) -> Self {
         let devices = self.devices.clone().or_else(|| dp.filter(|text| crate::parse::some(text).is_ok()).cloned());
         Self { devices, ..self.clone() }
+    }
+}
+
+/// The run, whose time is asked.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct RunArgs {
+    /// Tokens to train on
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<String>,
+    /// Model FLOP utilization, such as 0.4 or 40% [default: a range, 0.3 to 0.5]
+    #[arg(long, value_name = "SHARE", conflicts_with = "days")]
+    pub mfu: Option<String>,
+    /// Time there is, in days: asks which MFU it takes
+    #[arg(long, value_name = "N")]
+    pub days: Option<String>,
+    /// US dollars for one device and hour
+    #[arg(long, value_name = "USD")]
+    pub price: Option<String>,
+}
+
+/// What [`RunArgs`] say.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub tokens: Option<Tokens>,
+    pub pace: Pace,
+    /// US dollars for one device and hour.
+    pub price: Option<f64>,
+}
+
+impl RunArgs {
+    /// Reads them.
+    pub fn read(&self, read: &mut Reader) -> Run {
+        let tokens = read.flag::<Tokens>("--tokens", self.tokens.as_deref());
+        let mfu = read.flag::<Mfu>("--mfu", self.mfu.as_deref());
+        let deadline = read.flag_with("--days", self.days.as_deref(), days);
+        let price = read.flag_with("--price", self.price.as_deref(), dollars);
+        let pace = match (mfu, deadline) {
+            (Some(mfu), _) => Pace::Mfu(mfu),
+            (None, Some(time)) => Pace::Deadline(time),
+            (None, None) => Pace::Unknown,
+        };
+        Run { tokens, pace, price }
     }
 }

@@ -149,7 +149,7 @@ pub struct StepArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Layout")]
 pub struct LayoutArgs {
-    /// ZeRO stage over the data-parallel devices, 0 to 3 [default: 0]
+    /// ZeRO stage over the data-parallel devices, 0 to 3 [default: 0; in plan, 3 on several devices]
     #[arg(long, value_name = "STAGE")]
     pub zero: Option<String>,
     /// Data-parallel devices [default: the number of devices]

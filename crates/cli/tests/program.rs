@@ -139,6 +139,15 @@ fn what_does_not_fit_is_a_no() {
 }
 
 #[test]
+fn a_shape_grows_by_its_blocks() {
+    let like = ["fit", "--hw", "h100-sxm", "-n", "8", "--zero", "3", "--shape-like", "llama-3.1-8b"];
+    let grown = ["fit", "llama-3.1-8b", "--hw", "h100-sxm", "-n", "8", "--zero", "3", "--grow", "layers"];
+    assert_eq!(answer(&like), answer(&grown));
+    // With nothing but states, blocks say nothing.
+    assert!(refusal(&[&like[..], &["--states-only"]].concat()).contains("--states-only"));
+}
+
+#[test]
 fn mfu_of_a_multiplication() {
     let words = ["mfu", "--matmul", "16384x32768x8192", "--hw", "h100-sxm"];
     let text = answer(&[&words[..], &["--seconds", "0.16", "--dtype", "fp32"]].concat());

@@ -2,7 +2,7 @@
 
 use nn::step::{StepOptions, StepTrace};
 use nn::{Profile, Recompute};
-use units::{Bytes, Diagnostic, Diagnostics, Mfu, Seconds, Tokens};
+use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
@@ -275,14 +275,5 @@ fn lever_value(lever: &Lever, now: &Ledger) -> Value {
 impl Lever {
     fn change(&self, now: &Ledger) -> i128 {
         i128::from(self.peak) - i128::from(now.peak_bytes)
-    }
-}
-
-/// A pace from an optional utilization and an optional deadline.
-pub fn pace(mfu: Option<Mfu>, deadline: Option<Seconds>) -> Pace {
-    match (mfu, deadline) {
-        (Some(mfu), _) => Pace::Mfu(mfu),
-        (None, Some(time)) => Pace::Deadline(time),
-        (None, None) => Pace::Unknown,
     }
 }

@@ -18,6 +18,9 @@ use crate::step::{LayoutArgs, ModelArgs, StepArgs, dense, word};
 pub struct Fit {
     /// A config, preset or folder; or dense:70B; or nothing, with --states-only
     pub model: Option<String>,
+    /// A config, preset or folder whose blocks are stacked until memory is full: MODEL with --grow layers
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["model", "states_only"])]
+    pub shape_like: Option<String>,
     /// Override a key of the config
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -61,7 +64,7 @@ pub enum GrowArg {
 impl Fit {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
-        match self.model.as_deref().filter(|name| !name.starts_with("dense:")) {
+        match self.model.as_deref().filter(|name| !name.starts_with("dense:")).or(self.shape_like.as_deref()) {
             Some(name) if !self.states_only => self.traced(name),
             _ => self.states(),
         }
@@ -90,7 +93,9 @@ impl Fit {
         let device = hardware.as_ref().map_or_else(|| format!("devices of {capacity}"), |h| h.display.clone());
         let device = format!("{} × {device}", units::group_digits(u128::from(devices)));
         let mut grow: Vec<Grow> = self.grow.iter().map(|what| what.grow()).collect();
-        if grow.is_empty() {
+        if self.shape_like.is_some() && !grow.contains(&Grow::Layers) {
+            grow.push(Grow::Layers);
+        } else if grow.is_empty() {
             grow.extend(Grow::ALL);
         }
         largest::report(&model, &request, &device, capacity, &grow)

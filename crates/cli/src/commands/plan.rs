@@ -4,10 +4,10 @@ use clap::Args;
 use nn::step::StepOptions;
 use plan::report::Report;
 use plan::summary::{self, Question};
-use units::{Diagnostics, Mfu, Tokens};
+use units::Diagnostics;
 
-use crate::args::FleetArgs;
-use crate::parse::{Reader, days, dollars};
+use crate::args::{FleetArgs, Run, RunArgs};
+use crate::parse::Reader;
 use crate::step::{LayoutArgs, ModelArgs, StepArgs};
 
 /// Parameters, FLOP, memory, time and the largest levers on one screen.
@@ -16,18 +16,9 @@ pub struct Plan {
     /// The model
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Tokens to train on
-    #[arg(long, value_name = "N")]
-    pub tokens: Option<String>,
-    /// Model FLOP utilization, such as 0.4 or 40% [default: a range, 0.3 to 0.5]
-    #[arg(long, value_name = "SHARE", conflicts_with = "days")]
-    pub mfu: Option<String>,
-    /// Time there is, in days: asks which MFU it takes
-    #[arg(long, value_name = "N")]
-    pub days: Option<String>,
-    /// US dollars for one device and hour
-    #[arg(long, value_name = "USD")]
-    pub price: Option<String>,
+    /// The run
+    #[command(flatten)]
+    pub run: RunArgs,
     /// The step
     #[command(flatten)]
     pub step: StepArgs,
@@ -45,10 +36,7 @@ impl Plan {
         let mut read = Reader::default();
         let model = self.model.read(&mut read);
         let fleet = read.fleet_in(&self.fleet.at_least(self.layout.dp.as_ref()), self.step.arithmetic());
-        let tokens = read.flag::<Tokens>("--tokens", self.tokens.as_deref());
-        let mfu = read.flag::<Mfu>("--mfu", self.mfu.as_deref());
-        let deadline = read.flag_with("--days", self.days.as_deref(), days);
-        let price = read.flag_with("--price", self.price.as_deref(), dollars);
+        let Run { tokens, pace, price } = self.run.read(&mut read);
         let hardware = fleet.as_ref().map(|f| f.hardware.clone());
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         // One step with its states made before it: the steady state.
@@ -58,7 +46,7 @@ impl Plan {
         // Full sharding is what people run on several devices; one device has nothing to share.
         layout.zero.get_or_insert_with(|| if devices > 1 { "3" } else { "0" }.to_owned());
         let memory = layout.read(&mut read, options, hardware.as_ref(), devices);
-        let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace: summary::pace(mfu, deadline), price });
+        let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace, price });
         let (model, question) = read.finish(model.zip(question))?;
         summary::report(&model, &question)
     }

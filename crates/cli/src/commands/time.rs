@@ -2,11 +2,11 @@
 
 use clap::Args;
 use plan::report::Report;
-use plan::time::{Pace, Request};
-use units::{Diagnostics, Mfu, Tokens};
+use plan::time::Request;
+use units::Diagnostics;
 
-use crate::args::FleetArgs;
-use crate::parse::{Reader, days, dollars};
+use crate::args::{FleetArgs, Run, RunArgs};
+use crate::parse::Reader;
 use crate::step::WorkArgs;
 
 /// Wall-clock time, device-hours and cost of a run.
@@ -15,18 +15,9 @@ pub struct Time {
     /// The model
     #[command(flatten)]
     pub work: WorkArgs,
-    /// Tokens to train on
-    #[arg(long, value_name = "N")]
-    pub tokens: Option<String>,
-    /// Model FLOP utilization, such as 0.4 or 40% [default: a range, 0.3 to 0.5]
-    #[arg(long, value_name = "SHARE", conflicts_with = "days")]
-    pub mfu: Option<String>,
-    /// Time there is, in days: asks which MFU it takes
-    #[arg(long, value_name = "N")]
-    pub days: Option<String>,
-    /// US dollars for one device and hour
-    #[arg(long, value_name = "USD")]
-    pub price: Option<String>,
+    /// The run
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Devices
     #[command(flatten)]
     pub fleet: FleetArgs,
@@ -37,17 +28,9 @@ impl Time {
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
         let work = self.work.read(&mut read);
-        let tokens = read.flag::<Tokens>("--tokens", self.tokens.as_deref());
-        let tokens = read.required(tokens, self.tokens.is_some(), "--tokens", "15T");
+        let Run { tokens, pace, price } = self.run.read(&mut read);
+        let tokens = read.required(tokens, self.run.tokens.is_some(), "--tokens", "15T");
         let fleet = read.fleet(&self.fleet);
-        let mfu = read.flag::<Mfu>("--mfu", self.mfu.as_deref());
-        let time = read.flag_with("--days", self.days.as_deref(), days);
-        let price = read.flag_with("--price", self.price.as_deref(), dollars);
-        let pace = match (mfu, time) {
-            (Some(mfu), _) => Pace::Mfu(mfu),
-            (_, Some(time)) => Pace::Deadline(time),
-            _ => Pace::Unknown,
-        };
         let request = work.zip(tokens).zip(fleet);
         let request = request.map(|((work, tokens), fleet)| Request { work, tokens, fleet, pace, price });
         read.finish(request)?.report()
