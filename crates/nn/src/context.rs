@@ -128,7 +128,7 @@ pub const WHOLE: u64 = 1 << 63;
 #[derive(Clone, Default)]
 struct Tables {
     rotary: BTreeMap<(u8, u64), (Tensor, Tensor)>,
-    masks: BTreeMap<(u64, u64), Tensor>,
+    masks: BTreeMap<u64, Tensor>,
     shared: BTreeMap<&'static str, Tensor>,
 }
 
@@ -156,7 +156,7 @@ impl Forward {
         let rotary = layer.rotary.as_ref().map(|r| (r.table, r.dim));
         // A layer that does not rotate is handed the tables all the same.
         let rotary = all.rotary.iter().filter(|(key, _)| rotary.is_none_or(|own| **key == own));
-        let masks = all.masks.iter().filter(|(key, _)| key.0 & !WHOLE == mask.0 && key.1 == mask.1);
+        let masks = all.masks.iter().filter(|(key, _)| *key & !WHOLE == mask);
         let tables = Tables {
             rotary: rotary.map(|(key, tables)| (*key, tables.clone())).collect(),
             shared: all.shared.clone(),
@@ -205,8 +205,8 @@ impl Forward {
     }
 
     /// A mask shared by layers of equal [`AttentionSpec::mask_key`], made once per pass; the key of one that is not
-    /// additive has [`WHOLE`] set in its first number.
-    pub fn mask(&self, key: (u64, u64), make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+    /// additive has [`WHOLE`] set.
+    pub fn mask(&self, key: u64, make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         if let Some(hit) = self.tables.borrow().masks.get(&key) {
             return Ok(hit.clone());
         }

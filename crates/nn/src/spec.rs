@@ -268,8 +268,6 @@ pub struct AttentionSpec {
     pub scale: f64,
     /// Each query sees this many keys.
     pub window: Option<u64>,
-    /// Each query sees the keys of its own chunk only.
-    pub chunk: Option<u64>,
     /// Scores become `cap * tanh(scores / cap)`.
     pub softcap: Option<f64>,
     /// Whether each head has a learned logit that joins the softmax denominator.
@@ -287,9 +285,9 @@ pub struct AttentionSpec {
 }
 
 impl AttentionSpec {
-    /// Layers with equal keys share a mask: window and chunk, 0 for none.
-    pub fn mask_key(&self) -> (u64, u64) {
-        (self.mask_window().unwrap_or(0), self.chunk.unwrap_or(0))
+    /// Layers with equal keys share a mask: the window, 0 for none.
+    pub fn mask_key(&self) -> u64 {
+        self.mask_window().unwrap_or(0)
     }
 
     /// Window of the masks the reference makes: GPT-Neo's stands in a buffer of each layer.

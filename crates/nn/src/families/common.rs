@@ -259,7 +259,6 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         alibi: false,
         scale: 1.0 / (s.d as f64).sqrt(),
         window: None,
-        chunk: None,
         softcap: None,
         sinks: false,
         clip_qkv: None,

@@ -261,12 +261,7 @@ impl Attention {
     /// Pairs of a head that the mask leaves, of the square that explicit attention computes.
     fn pairs(&self, f: &Forward) -> Mask {
         let s = f.seq_len;
-        let pairs = match self.spec.chunk {
-            // Whole chunks, then the rest.
-            Some(c) if c > 0 => s / c * pairs(c, c, true, None) + pairs(s % c, s % c, true, None),
-            _ => pairs(s, s, true, self.spec.window),
-        };
-        Mask { pairs, square: s * s }
+        Mask { pairs: pairs(s, s, true, self.spec.window), square: s * s }
     }
 
     fn core_fused(&self, f: &Forward, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {

@@ -71,7 +71,7 @@ pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
 
 /// Masks and rotary tables of a pass, made before the first block and kept until the last, as the reference does.
 pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
-    let mut masks: BTreeMap<(u64, u64), &AttentionSpec> = BTreeMap::new();
+    let mut masks: BTreeMap<u64, &AttentionSpec> = BTreeMap::new();
     let mut tables: BTreeMap<(u8, u64), &RotarySpec> = BTreeMap::new();
     for layer in layers {
         let spec = &layer.attention;
@@ -104,14 +104,14 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
 }
 
 /// Key of a mask that the reference makes and no layer uses.
-const SPARE_MASK: (u64, u64) = (1 << 62, 0);
+const SPARE_MASK: u64 = 1 << 62;
 
-/// Additive mask `b 1 s s` of a causal, windowed or chunked attention.
+/// Additive mask `b 1 s s` of a causal or windowed attention.
 pub fn additive_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
     additive_mask_as(f, spec.mask_key(), spec, dtype)
 }
 
-fn additive_mask_as(f: &Forward, key: (u64, u64), spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
+fn additive_mask_as(f: &Forward, key: u64, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
     f.mask(key, || {
         let rt = &f.runtime;
         rt.no_grad(|| {
@@ -124,8 +124,7 @@ fn additive_mask_as(f: &Forward, key: (u64, u64), spec: &AttentionSpec, dtype: D
 
 /// Boolean mask `b 1 s s` that the reference hands to fused attention, made once per pass.
 fn allowed_mask(f: &Forward, spec: &AttentionSpec) -> Result<Tensor> {
-    let (window, chunk) = spec.mask_key();
-    f.mask((window | WHOLE, chunk), || f.runtime.no_grad(|| allowed_pairs(f, spec)))
+    f.mask(spec.mask_key() | WHOLE, || f.runtime.no_grad(|| allowed_pairs(f, spec)))
 }
 
 /// The mask PyTorch makes of it inside every call of fused attention.
@@ -158,16 +157,11 @@ pub(super) fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor>
         let first = queries.add_scalar(-(window as f64))?;
         allowed = allowed.logical_and(&first.less(&keys)?)?;
     }
-    if let Some(chunk) = spec.chunk {
-        // Same chunk: the query's chunk starts at or before the key.
-        let starts = queries.div_scalar(chunk as f64)?.to_dtype(DType::I64)?.mul_scalar(chunk as f64)?;
-        allowed = allowed.logical_and(&starts.less_equal(&keys)?)?;
-    }
     allowed.unsqueeze(0)?.unsqueeze(0)?.expand(&[f.batch, 1, s, s])
 }
 
 /// Whether the reference passes a mask to its fused attention instead of the causal flag.
 pub fn needs_mask(f: &Forward, spec: &AttentionSpec) -> bool {
     let always = matches!(spec.steps, AttentionSteps::Falcon { .. });
-    always || spec.mask_window().is_some_and(|w| f.seq_len >= w) || spec.chunk.is_some_and(|c| f.seq_len > c)
+    always || spec.mask_window().is_some_and(|w| f.seq_len >= w)
 }
