@@ -319,9 +319,11 @@ fn sums_in_sixteen_bits() {
     let repeat = |format: &FloatFormat, times: u32, start: f64, step: &dyn Fn(f64) -> f64| {
         (0..times).fold(start, |value, _| format.round(step(value)))
     };
-    for (format, beta, right) in [(&bf16, 0.999, 1.0), (&bf16, 0.95, 0.0)] {
+    // It falls to ten of the smallest steps, of which 0.95 leaves 9.5, which rounds to the even ten: 9.2e-40, where the
+    // case says about 8e-40.
+    for (format, beta, right) in [(&bf16, 0.999, 1.0), (&bf16, 0.95, 10.0 * 2_f64.powi(-133))] {
         let left = repeat(format, 5000, 1.0, &|v| v * beta);
-        assert!((left - right).abs() < 1e-30, "{beta}: {left}");
+        assert!((left - right).abs() < 1e-45, "{beta}: {left}");
     }
     for times in [1024, 5000] {
         assert!((repeat(&bf16, times, 0.0, &|v| v + 1.0) - 256.0).abs() < 1e-9);
