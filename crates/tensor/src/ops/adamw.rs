@@ -1,9 +1,8 @@
 //! One step of `AdamW` for one parameter, fused: no temporaries. Source: Loshchilov and Hutter, arXiv:1711.05101.
 
 use super::unary::need_float;
-use super::{Needs, Op, Out, Outs, Rule, Saves, traffic};
+use super::{Op, Out, Outs, Rule, traffic};
 use crate::apply::apply;
-use crate::autograd::{Back, Grads};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -92,18 +91,6 @@ impl Rule for AdamW {
             outputs[at].num_mut().data[i] = p;
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
     }
 }
 

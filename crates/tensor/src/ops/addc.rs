@@ -1,9 +1,8 @@
 //! Scaled additions in place: the inner steps of optimizers, without temporaries.
 
 use super::lerp::check_into;
-use super::{Needs, Op, Outs, Rule, Saves, elementwise};
-use crate::autograd::{Back, Grads};
-use crate::error::{Error, Result};
+use super::{Op, Outs, Rule, elementwise};
+use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
 use crate::ops::binary::broadcast_positions;
@@ -62,18 +61,6 @@ impl Rule for Addc {
                 };
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
     }
 }
 

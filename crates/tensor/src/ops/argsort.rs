@@ -1,13 +1,11 @@
 //! Order of the elements of a vector.
 
-use super::{Needs, Op, Outs, Rule, Saves, one_fresh, traffic};
-use crate::autograd::{Back, Grads};
+use super::{Op, Outs, Rule, one_fresh, traffic};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
-use smallvec::SmallVec;
 
 /// Indices that sort a vector ascending; equal elements keep their order. Comparisons are no FLOP.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,18 +35,6 @@ impl Rule for ArgSort {
             outputs[0].set_int(i, at as i64);
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Ok(SmallVec::new())
     }
 }
 

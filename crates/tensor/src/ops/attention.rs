@@ -291,18 +291,6 @@ impl Rule for AttentionBackward {
         backward(&self.of, inputs, outputs);
         Ok(())
     }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
-    }
 }
 
 // --- kernels

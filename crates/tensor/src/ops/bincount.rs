@@ -1,13 +1,11 @@
 //! How often each small integer occurs.
 
-use super::{Needs, Op, Outs, Rule, Saves, one_fresh, traffic};
-use crate::autograd::{Back, Grads};
+use super::{Op, Outs, Rule, one_fresh, traffic};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
-use smallvec::SmallVec;
 
 /// Counts of the values `0..bins` in an integer tensor. Counting is index arithmetic, no FLOP.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,18 +40,6 @@ impl Rule for BinCount {
             outputs[0].set_int(i, count);
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Ok(SmallVec::new())
     }
 }
 

@@ -1,8 +1,7 @@
 //! Tensors out of nothing: constants, ranges, random numbers, given data.
 
-use super::{Needs, Op, Outs, Rule, Saves, one_fresh};
+use super::{Op, Outs, Rule, one_fresh};
 use crate::apply::apply_on;
-use crate::autograd::{Back, Grads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -11,7 +10,6 @@ use crate::meter::{Cost, Role};
 use crate::rng::{Rng, Stream, TruncatedNormal};
 use crate::runtime::Runtime;
 use crate::tensor::{Spec, Tensor};
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A fresh tensor.
@@ -102,18 +100,6 @@ impl Rule for Create {
             }
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Ok(SmallVec::new())
     }
 }
 

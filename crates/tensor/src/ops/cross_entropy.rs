@@ -5,7 +5,7 @@ use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::apply::{Outputs, apply};
 use crate::autograd::{Back, Grads};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
@@ -133,18 +133,6 @@ impl Rule for CrossEntropyBackward {
             }
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
     }
 }
 

@@ -117,18 +117,6 @@ impl Rule for DropoutBackward {
         }
         Ok(())
     }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
-    }
 }
 
 impl Tensor {

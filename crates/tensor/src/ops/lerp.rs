@@ -1,8 +1,7 @@
 //! Moving averages in place.
 
 use super::unary::need_float;
-use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
-use crate::autograd::{Back, Grads};
+use super::{Op, Out, Outs, Rule, elementwise};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::broadcast_shapes;
@@ -56,18 +55,6 @@ impl Rule for Lerp {
             };
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
     }
 }
 

@@ -4,7 +4,7 @@ use super::softmax::{for_each_row, infer_backward, infer_forward, largest};
 use super::{Needs, Op, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
@@ -101,18 +101,6 @@ impl Rule for LogSoftmaxBackward {
             }
         });
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
     }
 }
 

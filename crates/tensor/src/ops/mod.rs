@@ -4,7 +4,7 @@
 
 use crate::autograd::{Back, Grads};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::Layout;
 use crate::meter::{CopyReason, Cost};
@@ -108,14 +108,21 @@ pub trait Rule: Clone + Debug + PartialEq {
     /// The plain kernel, over any scalar. Outputs come zeroed, except in-place ones, which come with their contents.
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()>;
 
-    /// What is kept for backward, given which inputs want a gradient.
-    fn saves(&self, needs: Needs) -> Saves;
+    /// What is kept for backward, given which inputs want a gradient. Nothing, unless the op says otherwise.
+    fn saves(&self, _needs: Needs) -> Saves {
+        Saves::NONE
+    }
 
-    /// Inputs for which there is a gradient rule, as a bit set; all bits set: every input, however many.
-    fn differentiable(&self) -> u8;
+    /// Inputs for which there is a gradient rule, as a bit set; all bits set: every input, however many. None, unless the
+    /// op says otherwise: an input that wants a gradient is then refused.
+    fn differentiable(&self) -> u8 {
+        0
+    }
 
-    /// The gradients of the inputs, written with ops.
-    fn gradient(&self, back: &Back<'_>) -> Result<Grads>;
+    /// The gradients of the inputs, written with ops. Asked only of ops with a [`Rule::differentiable`] input.
+    fn gradient(&self, _back: &Back<'_>) -> Result<Grads> {
+        Err(Error::NoGradient { op: self.name(), input: 0 })
+    }
 
     /// Set if the op only moves bytes.
     fn copy_reason(&self) -> Option<CopyReason> {

@@ -3,7 +3,7 @@
 use super::unary::one_like;
 use super::{Needs, Op, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
@@ -83,18 +83,6 @@ impl Rule for SiluBackward {
             *out = g * silu_and_slope(x).1;
         }
         Ok(())
-    }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
     }
 }
 

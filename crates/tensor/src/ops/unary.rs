@@ -241,18 +241,6 @@ impl Rule for UnaryBackward {
         }
         Ok(())
     }
-
-    fn saves(&self, _: Needs) -> Saves {
-        Saves::NONE
-    }
-
-    fn differentiable(&self) -> u8 {
-        0
-    }
-
-    fn gradient(&self, _: &Back<'_>) -> Result<Grads> {
-        Err(Error::NoGradient { op: self.name(), input: 0 })
-    }
 }
 
 /// Refuses what is not floating point.
