@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use tensor::{CastLists, DType, KeepSet, Result, Runtime, Tensor};
+use tensor::{DType, KeepSet, Result, Runtime, Tensor};
 
 /// Which implementation of the same mathematics runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,11 +179,6 @@ impl Forward {
     /// Dtype activations are computed in, given the dtype of the residual stream.
     pub fn activation_dtype(&self, x: &Tensor) -> DType {
         self.compute.unwrap_or(x.dtype())
-    }
-
-    /// Whether autocast to a low precision is on, and by whose lists.
-    pub fn autocast_lists(&self) -> Option<CastLists> {
-        self.runtime.autocast_setting().map(|(_, lists)| lists)
     }
 
     /// Cosine and sine tables of a rotary embedding, made once per pass.

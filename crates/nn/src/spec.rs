@@ -572,10 +572,3 @@ impl Activation {
     pub const NAMES: [&'static str; 9] =
         ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh", "relu", "relu2"];
 }
-
-impl ModelSpec {
-    /// Number of blocks.
-    pub fn num_layers(&self) -> usize {
-        self.layers.len()
-    }
-}

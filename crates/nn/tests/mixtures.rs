@@ -112,6 +112,27 @@ fn latent_attention_dense_first_layers_and_what_is_left_out() {
     assert!(note.contains("1 layer(s)") && note.contains("11610067968"), "{note}");
 }
 
+/// The announced layer of GLM-4.5 has the biases and head norms of the blocks it follows.
+#[test]
+fn announced_layers_are_blocks_of_the_model() {
+    let config = |layers: u64, more: &str| {
+        load(&format!(
+            r#"{{"model_type": "glm4_moe", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": {layers},
+                "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100, "n_routed_experts": 8,
+                "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
+                "num_nextn_predict_layers": 1 {more}}}"#
+        ))
+    };
+    for more in ["", r#", "attention_bias": true, "use_qk_norm": true"#] {
+        let of = |layers| total(&step::parameters(&config(layers, more).spec).unwrap());
+        // One block more than before, a map from 2h to h and three norms.
+        let each = of(3) - of(2) + 2 * 64 * 64 + 3 * 64;
+        let said = config(2, more);
+        let note = said.spec.not_modelled.iter().find(|note| note.contains("multi-token")).unwrap();
+        assert!(note.contains(&format!("{each} parameters")), "{note}: {each}");
+    }
+}
+
 #[test]
 fn a_model_without_experts_per_token_counts_all_and_says_so() {
     let loaded = load(

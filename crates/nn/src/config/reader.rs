@@ -211,11 +211,6 @@ impl<'a> Reader<'a> {
         self.config.find(key).is_some_and(|found| !found.value.is_null())
     }
 
-    /// Whether the key holds a list. Does not count as reading it.
-    pub fn is_list(&self, key: &str) -> bool {
-        self.config.find(key).is_some_and(|found| found.value.items().is_some())
-    }
-
     /// Whether the key holds an object. Does not count as reading it.
     pub fn is_object(&self, key: &str) -> bool {
         self.config.find(key).is_some_and(|found| found.value.is_object())

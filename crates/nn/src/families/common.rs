@@ -167,39 +167,32 @@ pub fn rope_theta(r: &mut Reader<'_>, default: f64) -> f64 {
 
 /// Width of the rotated part of a head: `partial_rotary_factor` of it.
 pub fn rotary_dim(r: &mut Reader<'_>, d: u64, default: f64) -> u64 {
-    let names =
-        ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"];
-    let factor = r.float_or(names, default, FAMILY);
-    let dim = (d as f64 * factor) as u64;
-    if factor <= 0.0 || dim < 2 || dim > d {
-        r.reject(
-            "partial_rotary_factor",
-            format!("`partial_rotary_factor` is {factor}, which rotates {dim} of {d} channels"),
-            "a head rotates at least one pair of channels and at most all",
-            "--set partial_rotary_factor=1",
-        );
-        return d;
-    }
-    dim
+    rotated(r, d, "partial_rotary_factor", default).unwrap_or(d)
 }
 
 /// Rotary embedding over the part of a head of width `d` that `factor` names, with the base under one of `bases`.
 pub fn partial_rotary(r: &mut Reader<'_>, d: u64, factor: &str, default: f64, bases: [&str; 2]) -> RotarySpec {
-    let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", factor];
-    let part = r.float_or(names, default, FAMILY);
-    let dim = (d as f64 * part) as u64;
-    if part <= 0.0 || dim < 2 || dim > d {
-        r.reject(
-            factor,
-            format!("`{factor}` is {part}, which rotates {dim} of {d} channels"),
-            "a head rotates at least one pair of channels and at most all",
-            &format!("--set {factor}={default}"),
-        );
-        return rotary(d, 10_000.0);
-    }
+    let Some(dim) = rotated(r, d, factor, default) else { return rotary(d, 10_000.0) };
     r.known(&["rope_scaling", "rope_parameters"]);
     let theta = r.float_or(["rope_parameters.rope_theta", bases[0], bases[1]], 10_000.0, FREE);
     rotary(dim, theta)
+}
+
+/// The part of `d` channels that `factor` names; nothing if it is refused.
+fn rotated(r: &mut Reader<'_>, d: u64, factor: &str, default: f64) -> Option<u64> {
+    let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", factor];
+    let part = r.float_or(names, default, FAMILY);
+    let dim = (d as f64 * part) as u64;
+    if part > 0.0 && (2..=d).contains(&dim) {
+        return Some(dim);
+    }
+    r.reject(
+        factor,
+        format!("`{factor}` is {part}, which rotates {dim} of {d} channels"),
+        "a head rotates at least one pair of channels and at most all",
+        &format!("--set {factor}={default}"),
+    );
+    None
 }
 
 /// Sizes of a family without `num_key_value_heads` and `head_dim`, under the keys of width, layers and heads.

@@ -11,6 +11,7 @@ use crate::spec::{
     Activation, AttentionSpec, LatentSpec, LinearSpec, ModelSpec, NormSpec, Projection, RotaryForm, RotarySpec,
     RouterSpec, Scores, SharedSpec,
 };
+use std::rc::Rc;
 
 /// What the two versions read alike.
 struct Base {
@@ -110,12 +111,13 @@ impl Base {
         let first = r.count_or("first_k_dense_replace", defaults.dense, FAMILY);
         let dense = block(self.attention.clone(), gated_mlp(self.f, self.act, bias), pre_norm(&self.norm));
         let sparse = sparse(self.attention, mixture(counts, self.act, router, Some(shared)), pre_norm(&self.norm));
-        let mut not_modelled = Vec::new();
-        extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], self.s.h, &sparse, &mut not_modelled);
-        router_extras(r, &mut not_modelled);
-        let layers = mixed(self.s.l, dense, sparse, |i| i < first);
+        let sparse = Rc::new(sparse);
+        let layers = mixed(self.s.l, dense, &sparse, |i| i < first);
         let tied = r.flag("tie_word_embeddings", false);
-        ModelSpec { not_modelled, ..decoder(r, &self.s, layers, self.norm, tied) }
+        let mut spec = decoder(r, &self.s, layers, self.norm, tied);
+        extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &sparse);
+        router_extras(r, &mut spec.not_modelled);
+        spec
     }
 }
 

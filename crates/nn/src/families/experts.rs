@@ -3,9 +3,10 @@
 use super::common::{FAMILY, FREE, is_null};
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LatentSpec,
-    LayerNames, LayerSpec, MoeSpec, Projection, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, BlockForm, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LayerNames,
+    LayerSpec, ModelSpec, MoeSpec, RouterSpec, SharedSpec,
 };
+use crate::step;
 use std::rc::Rc;
 
 /// Numbers of a mixture under their usual keys.
@@ -61,8 +62,8 @@ pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerS
 }
 
 /// Layers that are dense where `is_dense` says so.
-pub fn mixed(l: u64, dense: LayerSpec, sparse: LayerSpec, is_dense: impl Fn(u64) -> bool) -> Vec<Rc<LayerSpec>> {
-    let (dense, sparse) = (Rc::new(dense), Rc::new(sparse));
+pub fn mixed(l: u64, dense: LayerSpec, sparse: &Rc<LayerSpec>, is_dense: impl Fn(u64) -> bool) -> Vec<Rc<LayerSpec>> {
+    let dense = Rc::new(dense);
     (0..l).map(|i| if is_dense(i) { dense.clone() } else { sparse.clone() }).collect()
 }
 
@@ -106,46 +107,25 @@ pub fn size_or_off(r: &mut Reader<'_>, key: &str, default: u64) -> Option<u64> {
     if is_null(r, key) { r.opt_size(key) } else { Some(r.size_or(key, default, FAMILY)) }
 }
 
-/// Notes layers for multi-token prediction, which the reference does not build, with their size.
-pub fn extra_predictors(
-    r: &mut Reader<'_>,
-    key: impl Names,
-    h: u64,
-    layer: &LayerSpec,
-    not_modelled: &mut Vec<String>,
-) {
+/// Notes layers for multi-token prediction, which the reference does not build, with their size: each is `layer`, a map
+/// from `2h` to `h` and three norms.
+pub fn extra_predictors(r: &mut Reader<'_>, key: impl Names, spec: &mut ModelSpec, layer: &Rc<LayerSpec>) {
     let count = r.opt_count(key).unwrap_or(0);
-    if count == 0 {
+    // Sizes that were refused are not built.
+    if count == 0 || r.failed() {
         return;
     }
-    let each =
-        block_parameters(h, layer).saturating_add(2 * u128::from(h) * u128::from(h)).saturating_add(3 * u128::from(h));
+    let one_block = ModelSpec { layers: vec![layer.clone()], ..spec.clone() };
+    // A block too large to count is one of the model's own too, and refused there.
+    let Ok(params) = step::parameters(&one_block) else { return };
+    let block = format!("{}.{}.0.", spec.names.body, spec.names.layers);
+    let block: u128 = params.iter().filter(|p| p.name.starts_with(&block)).map(|p| u128::from(p.elements)).sum();
+    let h = u128::from(spec.hidden_size);
+    let each = block + 2 * h * h + 3 * h;
     let total = each.saturating_mul(u128::from(count));
-    not_modelled.push(format!(
+    spec.not_modelled.push(format!(
         "{count} layer(s) for multi-token prediction that the config announces: transformers does not build them either. \
          Each is a block and a map from 2h to h, {each} parameters ({total} in all), plus embedding and head where a \
          checkpoint stores them twice"
     ));
-}
-
-/// Parameters of a block, its two norms among them.
-fn block_parameters(h: u64, layer: &LayerSpec) -> u128 {
-    let wide = u128::from;
-    let (h, a) = (wide(h), &layer.attention);
-    let (heads, kv, d, dv) = (wide(a.heads), wide(a.kv_heads), wide(a.head_dim), wide(a.value_dim));
-    let attention = match &a.projection {
-        Projection::Latent(LatentSpec { q_rank, kv_rank, nope_dim, rope_dim, .. }) => {
-            let q = q_rank.map_or(h * heads * d, |rank| wide(rank) * (h + heads * d + 1));
-            q + h * (wide(*kv_rank) + wide(*rope_dim)) + wide(*kv_rank) * (heads * (wide(*nope_dim) + dv) + 1)
-        }
-        _ => h * (heads * d + kv * (d + dv)),
-    };
-    let feed_forward = match &layer.feed_forward {
-        FeedForwardSpec::Mlp(mlp) => 3 * h * wide(mlp.intermediate_size),
-        FeedForwardSpec::Moe(moe) => {
-            let shared = moe.shared.as_ref().map_or(0, |s| 3 * h * wide(s.mlp.intermediate_size));
-            wide(moe.experts) * (h + 3 * h * wide(moe.intermediate_size)) + shared
-        }
-    };
-    attention + heads * dv * h + feed_forward + 2 * h
 }

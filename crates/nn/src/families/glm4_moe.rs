@@ -7,6 +7,7 @@ use super::common::{
 use super::experts::{counts, extra_predictors, groups, mixed, mixture, router_extras, sparse};
 use crate::config::Reader;
 use crate::spec::{LinearSpec, ModelSpec, QkNorm, QkNormPlace, RotaryJoin, RotarySpec, RouterSpec, Scores, SharedSpec};
+use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(8), None);
@@ -50,9 +51,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let first = r.count_or("first_k_dense_replace", 1, FAMILY);
     let dense = block(attention.clone(), gated_mlp(dense_width, act, false), pre_norm(&norm));
     let sparse = sparse(attention, mixture(&counts, act, router, Some(shared)), pre_norm(&norm));
-    let mut not_modelled = Vec::new();
-    extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], s.h, &sparse, &mut not_modelled);
-    router_extras(r, &mut not_modelled);
-    let layers = mixed(s.l, dense, sparse, |i| i < first);
-    ModelSpec { not_modelled, ..decoder(r, &s, layers, norm, tied) }
+    let sparse = Rc::new(sparse);
+    let mut spec = decoder(r, &s, mixed(s.l, dense, &sparse, |i| i < first), norm, tied);
+    extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &sparse);
+    router_extras(r, &mut spec.not_modelled);
+    spec
 }

@@ -22,8 +22,13 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut layer = block(attention, gated_mlp(f, act, mlp_bias), pre_norm(&norm));
     layer.residual_scale = Some(r.float_or("residual_multiplier", 1.0, FAMILY));
     let mut spec = decoder(r, &s, equal(&s, layer), norm, tied);
+    scale_ends(r, &mut spec);
+    spec
+}
+
+/// Granite's constants on the embedding and the logits.
+pub(super) fn scale_ends(r: &mut Reader<'_>, spec: &mut ModelSpec) {
     spec.embedding.scale = Some(r.float_or("embedding_multiplier", 1.0, FAMILY));
     let divisor = r.float_or("logits_scaling", 1.0, FAMILY);
     spec.head.scale = Some(if divisor == 0.0 { 1.0 } else { 1.0 / divisor });
-    spec
 }

@@ -4,6 +4,7 @@ use super::common::{
     FAMILY, FREE, activation, attention, decoder, equal, intermediate_size, pre_norm, rms, rope_theta, rotary, sizes,
 };
 use super::experts::{counts, mixture, router_extras, sparse};
+use super::granite::scale_ends;
 use crate::config::Reader;
 use crate::spec::{LayerNames, ModelSpec, RouterSpec, Scores};
 
@@ -27,9 +28,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     layer.names = LayerNames { feed_forward: "block_sparse_moe", ..LayerNames::default() };
     layer.residual_scale = Some(r.float_or("residual_multiplier", 1.0, FAMILY));
     let mut spec = decoder(r, &s, equal(&s, layer), norm, tied);
-    spec.embedding.scale = Some(r.float_or("embedding_multiplier", 1.0, FAMILY));
-    let divisor = r.float_or("logits_scaling", 1.0, FAMILY);
-    spec.head.scale = Some(if divisor == 0.0 { 1.0 } else { 1.0 / divisor });
+    scale_ends(r, &mut spec);
     router_extras(r, &mut spec.not_modelled);
     spec
 }

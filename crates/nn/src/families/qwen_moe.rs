@@ -87,8 +87,8 @@ pub(super) fn read_qwen2(r: &mut Reader<'_>) -> ModelSpec {
     let (dense, sparse) = base.layers(&attention, &moe);
     attention.window = window;
     let (dense_window, sparse_window) = base.layers(&attention, &moe);
-    let plain = mixed(s.l, dense, sparse, |i| base.is_dense[i as usize]);
-    let windowed = mixed(s.l, dense_window, sparse_window, |i| base.is_dense[i as usize]);
+    let plain = mixed(s.l, dense, &Rc::new(sparse), |i| base.is_dense[i as usize]);
+    let windowed = mixed(s.l, dense_window, &Rc::new(sparse_window), |i| base.is_dense[i as usize]);
     let layers = slides.iter().zip(plain.into_iter().zip(windowed)).map(|(&w, (p, q))| if w { q } else { p }).collect();
     base.finish(r, layers)
 }
