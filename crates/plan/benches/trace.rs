@@ -8,6 +8,7 @@ use napkin_plan::ledger::Ledger;
 use napkin_plan::model::Model;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::{flops::StepFlops, presets, scaling};
+use nn::spec::ModelNames;
 use nn::step::{Precision, StepOptions, StepTrace, Until};
 use nn::{Profile, Recompute};
 use tensor::CastLists;
@@ -113,7 +114,7 @@ fn traced_405b() -> (StepTrace, StepOptions) {
 fn ledger_of_the_405b_trace(bencher: Bencher, zero: u8) {
     let (traced, options) = traced_405b();
     let sharding = Sharding { zero, dp: 64 };
-    bencher.bench_local(|| Ledger::of(black_box(&traced), &options, sharding, "layers", Bytes(0)));
+    bencher.bench_local(|| Ledger::of(black_box(&traced), &options, sharding, &ModelNames::default(), Bytes(0)));
 }
 
 #[divan::bench]

@@ -90,7 +90,7 @@ pub fn report(setups: &[Setup<'_>]) -> Result<Report, Diagnostics> {
 fn measure(setup: &Setup<'_>) -> Result<Measured, Diagnostics> {
     let (model, request) = (setup.model, &setup.request);
     let traced = model.trace(&request.options)?;
-    let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
+    let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
     let counts = Counts::of(&traced.params);
     let options = &request.options;
     let tokens = options.batch * options.seq_len * options.grad_accum_steps * options.steps;

@@ -38,6 +38,8 @@ pub struct Point {
     pub kept: String,
     /// Peak of a device, runtime included.
     pub peak_bytes: u64,
+    /// Contractions of forward and backward in a step.
+    pub model: Flops,
     /// Contractions done again in a step.
     pub again: Flops,
 }
@@ -129,19 +131,12 @@ pub fn frontier(spec: &ModelSpec, request: &Request<'_>) -> Result<Vec<Point>, D
 fn point(spec: &ModelSpec, request: &Request<'_>, recompute: Recompute, kept: String) -> Result<Point, Diagnostics> {
     let options = StepOptions { recompute, ..request.options };
     let traced: StepTrace = trace(spec, &options)?;
-    let ledger = Ledger::of(&traced, &options, request.sharding, spec.names.layers, request.runtime);
+    let ledger = Ledger::of(&traced, &options, request.sharding, &spec.names, request.runtime);
     let steps = u128::from(options.steps.max(1));
-    let again = Flops(traced.trace.cost(|e| e.phase == Phase::Recompute).matmul / steps);
-    Ok(Point { recompute, kept, peak_bytes: ledger.peak_bytes, again })
-}
-
-/// The least recomputation whose peak is within `budget`; `None` if none is.
-///
-/// # Errors
-/// As [`trace`].
-pub fn within(spec: &ModelSpec, request: &Request<'_>, budget: Bytes) -> Result<Option<Point>, Diagnostics> {
-    let fitting = frontier(spec, request)?.into_iter().filter(|p| Bytes(p.peak_bytes) <= budget);
-    Ok(fitting.min_by_key(|p| (p.again, p.peak_bytes)))
+    let flop = |of: &dyn Fn(Phase) -> bool| Flops(traced.trace.cost(|e| of(e.phase)).matmul / steps);
+    let model = flop(&|phase| matches!(phase, Phase::Forward | Phase::Backward));
+    let again = flop(&|phase| phase == Phase::Recompute);
+    Ok(Point { recompute, kept, peak_bytes: ledger.peak_bytes, model, again })
 }
 
 /// The frontier as a report; with a budget, which point is within it.
@@ -150,12 +145,8 @@ pub fn within(spec: &ModelSpec, request: &Request<'_>, budget: Bytes) -> Result<
 /// As [`trace`].
 pub fn report(model: &Model, request: &Request<'_>, budget: Option<Bytes>) -> Result<Report, Diagnostics> {
     let points = frontier(&model.spec, request)?;
-    let forward =
-        model.trace(&StepOptions { steps: 1, until: Until::Forward, recompute: Recompute::None, ..request.options })?;
-    let step =
-        forward.trace.cost(|e| e.phase == Phase::Forward).matmul * 3 * u128::from(request.options.grad_accum_steps);
     let capacity = budget.or_else(|| request.hardware.map(crate::hardware::Hardware::capacity));
-    let more = |p: &Point| Cell::Change(p.again.get() as f64 / step.max(1) as f64);
+    let more = |p: &Point| Cell::Change(p.again.get() as f64 / p.model.get().max(1) as f64);
     let fits = |p: &Point| capacity.is_none_or(|c| Bytes(p.peak_bytes) <= c);
     let best = points.iter().filter(|p| fits(p)).min_by_key(|p| (p.again, p.peak_bytes));
     let mut report = match (capacity, best) {

@@ -95,8 +95,7 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
     };
     let exact = |size: u64| -> Result<u64, Diagnostics> {
         let (spec, options) = grow.sized(spec, &request.options, size);
-        Ok(Ledger::of(&trace(&spec, &options)?, &options, request.sharding, spec.names.layers, request.runtime)
-            .peak_bytes)
+        Ok(Ledger::of(&trace(&spec, &options)?, &options, request.sharding, &spec.names, request.runtime).peak_bytes)
     };
     let fits = |bytes: u64| Bytes(bytes) <= capacity;
     let smallest = grow.smallest();
@@ -188,7 +187,7 @@ pub fn report(
     if found.size == 0 {
         report.verdict = Verdict::No;
         let traced = model.trace(&request.options)?;
-        let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
+        let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
         report.headline.qualifiers.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
         report.notes.push(phrase![
             "napkin plan ",

@@ -1,5 +1,6 @@
 //! Memory of one device, line by line, at the peak of a training step; phases and timeline of the step.
 
+use nn::spec::ModelNames;
 use nn::step::{Precision, StepOptions, StepTrace};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -87,12 +88,12 @@ impl Ledger {
         traced: &StepTrace,
         options: &StepOptions,
         sharding: Sharding,
-        layers_name: &str,
+        names: &ModelNames,
         runtime: Bytes,
     ) -> Self {
-        let Timeline { phases, points } = Timeline::of(traced, options, sharding, layers_name);
+        let Timeline { phases, points } = Timeline::of(traced, options, sharding, names.layers);
         let peak_phase = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
-        let lines = lines(traced, options, sharding, layers_name, &phases[peak_phase], runtime);
+        let lines = lines(traced, options, sharding, names, &phases[peak_phase], runtime);
         Self {
             peak_bytes: phases[peak_phase].peak_bytes + runtime.get(),
             lines,
@@ -118,12 +119,12 @@ fn lines(
     traced: &StepTrace,
     options: &StepOptions,
     sharding: Sharding,
-    layers_name: &str,
+    names: &ModelNames,
     phase: &Phase,
     runtime: Bytes,
 ) -> Vec<Line> {
     let trace = &traced.trace;
-    let mut device = Device::new(traced, options, sharding, layers_name);
+    let mut device = Device::new(traced, options, sharding, names.layers);
     for event in 0..phase.peak_event {
         device.apply(event);
     }
@@ -140,7 +141,7 @@ fn lines(
             continue;
         }
         let path = pattern(trace.module(trace.storages[id].module));
-        let (bucket, part) = place(role, &path, layers_name);
+        let (bucket, part) = place(role, &path, names);
         let full = trace.storages[id].bytes;
         let mut what = evidence::storage(trace, id);
         if bytes != full {
@@ -167,18 +168,19 @@ fn lines(
 }
 
 /// Bucket and part of a storage: by role, and by the module of a block it was made in. Logits and what the loss makes of
-/// them are a bucket of their own: they belong to no block and are often the largest.
-fn place(role: Role, path: &str, layers_name: &str) -> (&'static str, String) {
-    let mut parts = path.split('.').skip_while(|p| *p != layers_name).skip(2);
-    let in_block = path.split('.').any(|p| p == layers_name);
+/// them, which is what is made outside of the body, are a bucket of their own: they are often the largest.
+fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
+    let mut parts = path.split('.').skip_while(|p| *p != names.layers).skip(2);
+    let in_block = path.split('.').any(|p| p == names.layers);
+    let in_body = path.strip_prefix(names.body).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     match role {
         Role::Activation | Role::Temporary | Role::Recompute => {
             if in_block {
                 (role.name(), parts.next().unwrap_or("residual").to_owned())
-            } else if path.is_empty() || !path.contains('.') && path != "model" && path != "transformer" {
-                ("logits_and_loss", String::new())
-            } else {
+            } else if in_body {
                 (role.name(), path.rsplit('.').next().unwrap_or(path).to_owned())
+            } else {
+                ("logits_and_loss", String::new())
             }
         }
         _ => (role.name(), String::new()),
@@ -191,7 +193,7 @@ fn place(role: Role, path: &str, layers_name: &str) -> (&'static str, String) {
 /// As [`Model::trace`].
 pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, StepTrace), Diagnostics> {
     let traced = model.trace(&request.options)?;
-    let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
+    let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
     Ok((ledger, traced))
 }
 
@@ -376,7 +378,7 @@ pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
             .with("peak_op", op(p.peak_op))
             .with("peak_module", module(p.peak_op))
             .with("peak_by_role", by_role(&p.peak_by_role))
-            .with("end_bytes", p.end_by_role.iter().sum::<u64>())
+            .with("end_bytes", p.end_bytes())
             .with("end_by_role", by_role(&p.end_by_role))
     });
     let timeline = ledger.timeline.iter().map(|p| {
@@ -395,4 +397,26 @@ pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
         .with("lines", Value::List(lines.collect()))
         .with("phases", Value::List(phases.collect()))
         .with("timeline", Value::List(timeline.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets;
+
+    /// Whatever a family calls its body and head.
+    #[test]
+    fn what_the_body_makes_is_not_the_loss() {
+        for name in presets::names() {
+            let (name, text) = presets::find(name).unwrap();
+            let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+            let names = &model.spec.names;
+            let bucket = |path: &str| place(Role::Activation, path, names).0;
+            assert_eq!(bucket(names.body), "activations", "{name}: {}", names.body);
+            assert_eq!(bucket(&format!("{}.{}", names.body, names.norm)), "activations", "{name}");
+            assert_eq!(bucket(&format!("{}.{}.*.mlp", names.body, names.layers)), "activations", "{name}");
+            assert_eq!(bucket(names.head), "logits_and_loss", "{name}: {}", names.head);
+            assert_eq!(bucket(""), "logits_and_loss", "{name}");
+        }
+    }
 }

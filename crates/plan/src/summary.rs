@@ -38,7 +38,7 @@ pub struct Question<'a> {
 pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnostics> {
     let request = &question.memory;
     let traced = model.trace(&request.options)?;
-    let ledger = Ledger::of(&traced, &request.options, request.sharding, model.spec.names.layers, request.runtime);
+    let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
     let work = work_of(model, &request.options, &traced);
     let capacity = question.fleet.hardware.capacity();
     let peak = Bytes(ledger.peak_bytes);

@@ -346,7 +346,7 @@ fn many_micro_batches() {
         }
         let peak = |traced: &nn::step::StepTrace| {
             let sharding = Sharding { zero: 0, dp: 1 };
-            Ledger::of(traced, &options, sharding, model.spec.names.layers, Bytes::ZERO).peak_bytes
+            Ledger::of(traced, &options, sharding, &model.spec.names, Bytes::ZERO).peak_bytes
         };
         assert_eq!(peak(&short), peak(&all));
     }

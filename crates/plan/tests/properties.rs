@@ -128,7 +128,7 @@ fn shardings() -> impl Strategy<Value = Sharding> {
 }
 
 fn ledger_of(model: &Model, traced: &StepTrace, options: &StepOptions, sharding: Sharding, runtime: u64) -> Ledger {
-    Ledger::of(traced, options, sharding, model.spec.names.layers, Bytes(runtime))
+    Ledger::of(traced, options, sharding, &model.spec.names, Bytes(runtime))
 }
 
 /// Highest and last live bytes of each phase, from allocations and frees alone.
