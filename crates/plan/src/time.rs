@@ -54,8 +54,12 @@ struct Run {
 impl Request {
     fn run(&self, flop: Flops, mfu: Mfu) -> Result<Run, Diagnostic> {
         let time = flop / (self.fleet.total_peak()? * mfu);
+        Ok(self.spent(mfu, time))
+    }
+
+    fn spent(&self, mfu: Mfu, time: Seconds) -> Run {
         let device_hours = time.hours() * self.fleet.devices as f64;
-        Ok(Run { mfu, time, device_hours, cost: self.price.map(|price| price * device_hours) })
+        Run { mfu, time, device_hours, cost: self.price.map(|price| price * device_hours) }
     }
 
     /// Answers it.
@@ -175,19 +179,14 @@ impl Request {
         let total = self.fleet.total_peak()?;
         let share = achieved / total;
         let mfu = Mfu::new(share).map_err(|error| Diagnostic::error("", error.to_string()))?;
-        let run = Run {
-            mfu,
-            time,
-            device_hours: time.hours() * self.fleet.devices as f64,
-            cost: self.price.map(|price| price * time.hours() * self.fleet.devices as f64),
-        };
+        let run = self.spent(mfu, time);
         let in_time = phrase!["for ", time, " on ", self.fleet.name()];
         let mut report = Report::new("time", phrase![mfu, " MFU"]).qualified(in_time);
         let mut rows = self.rows(flop)?;
         rows.push(KeyValue::new("rate", achieved).note(phrase![flop, " ÷ ", time]));
-        if self.work.convention() == Convention::SixN {
-            // The forward pass once more: 8 for each parameter instead of 6.
-            let hfu = Hfu::new(share * 8.0 / 6.0).map_err(|error| Diagnostic::error("", error.to_string()))?;
+        if let (Convention::SixN, Some(n)) = (self.work.convention(), self.work.parameters) {
+            let recomputed = formulas::training_flop_recomputed(n, self.tokens) / time;
+            let hfu = Hfu::new(recomputed / total).map_err(|error| Diagnostic::error("", error.to_string()))?;
             rows.push(
                 KeyValue::new("HFU", hfu).note(phrase!["if everything is recomputed: 8·N·D, one forward pass more"]),
             );

@@ -99,11 +99,6 @@ impl DType {
         matches!(self, Self::I64 | Self::I32 | Self::U32 | Self::U16 | Self::U8)
     }
 
-    /// True for signed integer types.
-    pub const fn is_signed_int(self) -> bool {
-        matches!(self, Self::I64 | Self::I32)
-    }
-
     /// True for `Bool` only.
     pub const fn is_bool(self) -> bool {
         matches!(self, Self::Bool)

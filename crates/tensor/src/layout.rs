@@ -46,19 +46,10 @@ impl Layout {
     /// Row-major layout of `shape` at offset 0.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if the element count does not fit in 62 bits.
+    /// [`Error::TooLarge`] if the element count is above 2^59.
     pub fn contiguous(shape: &[u64]) -> Result<Self> {
         checked_count(shape)?;
         Ok(Self { shape: Dims::from_slice(shape), strides: contiguous_strides(shape), offset: 0 })
-    }
-
-    /// A layout from its parts, for storages that are laid out by someone else.
-    pub fn from_parts(shape: &[u64], strides: &[i64], offset: u64) -> Result<Self> {
-        checked_count(shape)?;
-        if shape.len() != strides.len() {
-            return Err(Error::Rank { op: "layout", expected: shape.len(), shape: Dims::from_slice(shape) });
-        }
-        Ok(Self { shape: Dims::from_slice(shape), strides: Strides::from_slice(strides), offset })
     }
 
     /// A dense layout of `shape` whose memory order is `order` (outermost dimension first).
@@ -411,7 +402,7 @@ impl fmt::Display for ViewError {
 /// Product of the sizes.
 ///
 /// # Errors
-/// [`Error::TooLarge`] above 2^62 elements: byte counts and strides are exact below that for every dtype in use.
+/// [`Error::TooLarge`] above 2^59 elements: byte counts and strides are exact below that for every dtype in use.
 pub fn checked_count(shape: &[u64]) -> Result<u64> {
     // The largest dtype has 8 bytes, and bytes must fit an i64-signed stride computation.
     const LIMIT: u64 = 1 << 59;

@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::ops::Op;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use units::{Bytes, Flops};
+use units::Bytes;
 
 /// What an op costs. All counts are exact integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,16 +34,6 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Contractions the model needs.
-    pub fn matmul_flops(&self) -> Flops {
-        Flops(self.matmul)
-    }
-
-    /// Contractions the kernels execute.
-    pub fn executed_flops(&self) -> Flops {
-        Flops(self.matmul + self.recomputed)
-    }
-
     /// Bytes read and written.
     pub fn traffic(&self) -> Bytes {
         Bytes(self.read.saturating_add(self.written))

@@ -175,13 +175,6 @@ impl Flops {
 }
 
 impl Bytes {
-    /// One KiB, 2^10 bytes.
-    pub const KIB: Self = Self(1 << 10);
-    /// One MiB, 2^20 bytes.
-    pub const MIB: Self = Self(1 << 20);
-    /// One GiB, 2^30 bytes.
-    pub const GIB: Self = Self(1 << 30);
-
     /// `n` MiB, 2^20 bytes each.
     pub const fn mib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 20))
@@ -192,29 +185,14 @@ impl Bytes {
         Self(n.saturating_mul(1 << 30))
     }
 
-    /// `n` MB, 10^6 bytes each.
-    pub const fn mb(n: u64) -> Self {
-        Self(n.saturating_mul(1_000_000))
-    }
-
     /// `n` GB, 10^9 bytes each.
     pub const fn gb(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000_000))
     }
 
-    /// The count in MiB, for columns that share one unit.
-    pub const fn as_mib(self) -> f64 {
-        self.0 as f64 / (1_u64 << 20) as f64
-    }
-
     /// The count in GiB, for columns that share one unit.
     pub const fn as_gib(self) -> f64 {
         self.0 as f64 / (1_u64 << 30) as f64
-    }
-
-    /// The count in GB, for columns that share one unit.
-    pub const fn as_gb(self) -> f64 {
-        self.0 as f64 / 1e9
     }
 }
 

@@ -240,16 +240,6 @@ scales!(
 );
 
 impl Seconds {
-    /// The time in milliseconds.
-    pub fn millis(self) -> f64 {
-        self.0 * 1e3
-    }
-
-    /// The time in microseconds.
-    pub fn micros(self) -> f64 {
-        self.0 * 1e6
-    }
-
     /// The time in hours.
     pub fn hours(self) -> f64 {
         self.0 / 3600.0

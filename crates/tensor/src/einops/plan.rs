@@ -62,11 +62,6 @@ impl ReduceOp {
             Self::Min => "min",
         }
     }
-
-    /// The reduction with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|op| op.name() == name)
-    }
 }
 
 /// A pattern of `rearrange`, `reduce` or `repeat`: parsed once, immutable, good for every shape it fits.

@@ -34,7 +34,7 @@ pub enum ScalarKind {
     Div,
     /// `x ^ c`
     Pow,
-    /// `c / x`... see [`Tensor::max_scalar`] for clamping from below.
+    /// `max(x, c)`
     Max,
 }
 
@@ -166,16 +166,7 @@ impl Tensor {
 
     /// `x * c`, taking over this tensor's storage if this is its last handle.
     pub fn mul_scalar_reusing(self, c: f64) -> Result<Self> {
-        self.reusing(ScalarKind::Mul, c)
-    }
-
-    /// `x / c`, taking over this tensor's storage if this is its last handle.
-    pub fn div_scalar_reusing(self, c: f64) -> Result<Self> {
-        self.reusing(ScalarKind::Div, c)
-    }
-
-    fn reusing(self, kind: ScalarKind, value: f64) -> Result<Self> {
-        let op = Op::Scalar(Scalar { kind, value, in_place: false });
+        let op = Op::Scalar(Scalar { kind: ScalarKind::Mul, value: c, in_place: false });
         Ok(apply_reusing(op, smallvec![self], 0)?.swap_remove(0))
     }
 
