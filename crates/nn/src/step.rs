@@ -173,6 +173,13 @@ pub struct StepTrace {
     pub buffer_bytes: u64,
 }
 
+impl StepOptions {
+    /// Tokens of all traced steps on one device: micro-batches × sequences × length of each.
+    pub const fn tokens(&self) -> u64 {
+        self.batch * self.seq_len * self.grad_accum_steps * self.steps
+    }
+}
+
 /// The parameters of a model, without tracing a step.
 ///
 /// # Errors

@@ -119,8 +119,8 @@ fn ledger_of_the_405b_trace(bencher: Bencher, zero: u8) {
 
 #[divan::bench]
 fn flops_of_the_405b_trace(bencher: Bencher) {
-    let (traced, _) = traced_405b();
-    bencher.bench_local(|| StepFlops::of(&black_box(&traced).trace, 8192));
+    let (traced, options) = traced_405b();
+    bencher.bench_local(|| StepFlops::of(&black_box(&traced).trace, &options));
 }
 
 #[divan::bench]

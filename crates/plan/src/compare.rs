@@ -93,9 +93,8 @@ fn measure(setup: &Setup<'_>) -> Result<Measured, Diagnostics> {
     let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
     let counts = Counts::of(&traced.params);
     let options = &request.options;
-    let tokens = options.batch * options.seq_len * options.grad_accum_steps * options.steps;
-    let flops = StepFlops::of(&traced.trace, tokens);
-    let sequence = |flop: u128| Flops(flop / u128::from(tokens.max(1)) * u128::from(options.seq_len));
+    let flops = StepFlops::of(&traced.trace, options);
+    let sequence = |flop: u128| Flops(flop / u128::from(flops.tokens.max(1)) * u128::from(options.seq_len));
     let again = flops.recompute.matmul;
     let mut buckets: Vec<(&'static str, u64)> = Vec::new();
     for line in &ledger.lines {

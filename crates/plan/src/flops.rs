@@ -29,9 +29,14 @@ pub struct StepFlops {
 
 impl StepFlops {
     /// Sums the costs of a trace of one step.
-    pub fn of(trace: &Trace, tokens: u64) -> Self {
+    pub fn of(trace: &Trace, options: &StepOptions) -> Self {
         let of = |phase| trace.cost(|e| e.phase == phase);
-        Self { forward: of(Phase::Forward), backward: of(Phase::Backward), recompute: of(Phase::Recompute), tokens }
+        Self {
+            forward: of(Phase::Forward),
+            backward: of(Phase::Backward),
+            recompute: of(Phase::Recompute),
+            tokens: options.tokens(),
+        }
     }
 
     /// Model FLOP per token: causal pairs, no recomputation.
@@ -59,16 +64,15 @@ fn one_step(options: &StepOptions) -> StepOptions {
 /// # Errors
 /// As [`Model::trace`].
 pub fn work(model: &Model, options: &StepOptions) -> Result<Work, Diagnostics> {
-    let traced = model.trace(&one_step(options))?;
-    Ok(work_of(model, options, &traced))
+    let options = one_step(options);
+    Ok(work_of(model, &options, &model.trace(&options)?))
 }
 
 /// Work of one token, from a trace.
 pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work {
-    let tokens = options.batch * options.seq_len * options.grad_accum_steps;
-    let flops = StepFlops::of(&traced.trace, tokens);
-    let attention =
-        traced.trace.cost(|e| is_attention_core(e) && e.phase != Phase::Recompute).matmul / u128::from(tokens.max(1));
+    let flops = StepFlops::of(&traced.trace, options);
+    let attention = traced.trace.cost(|e| is_attention_core(e) && e.phase != Phase::Recompute).matmul
+        / u128::from(flops.tokens.max(1));
     let Counts { stored, active, .. } = Counts::of(&traced.params);
     Work {
         model: model.name.clone(),
@@ -121,10 +125,10 @@ pub struct View {
 /// # Errors
 /// As [`Model::trace`].
 pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report, Diagnostics> {
-    let traced = model.trace(&one_step(options))?;
+    let options = &one_step(options);
+    let traced = model.trace(options)?;
     let trace = &traced.trace;
-    let tokens = options.batch * options.seq_len * options.grad_accum_steps;
-    let flops = StepFlops::of(trace, tokens);
+    let flops = StepFlops::of(trace, options);
     let work = work_of(model, options, &traced);
     let counts = Counts::of(&traced.params);
     let per_token = flops.per_token();
@@ -161,7 +165,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         .with("per_token_full", flops.per_token_full(trace))
         .with("per_token_6n", formulas::flop_per_token(counts.stored))
         .with("per_token_6n_active", formulas::flop_per_token(counts.active))
-        .with("tokens", tokens);
+        .with("tokens", flops.tokens);
     report.derivations = derivations(trace, options, view);
     report.warnings = model.step_warnings(options);
     report.assumptions = model.assumptions();

@@ -68,7 +68,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     }
     report.inputs =
         ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
-    let flops = StepFlops::of(&traced.trace, tokens_per_step(request));
+    let flops = StepFlops::of(&traced.trace, &request.options);
     report.result = Value::map()
         .with("fits", fits)
         .with("params", Counts::of(&traced.params).result())
@@ -109,10 +109,6 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         report.notes.push(phrase!["--tokens 1T adds how long it takes"]);
     }
     Ok(report)
-}
-
-fn tokens_per_step(request: &Request<'_>) -> u64 {
-    request.options.batch * request.options.seq_len * request.options.grad_accum_steps
 }
 
 fn run_time(question: &Question<'_>, work: &Work) -> Result<Option<Report>, Diagnostics> {
