@@ -1,0 +1,1 @@
+//! Checkpoints: tensors in safetensors and one manifest.

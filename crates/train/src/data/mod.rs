@@ -1,0 +1,1 @@
+//! Token data: files, tokenizers, samplers.

@@ -1,0 +1,8 @@
+//! Real training on this machine: token data, checkpoints, the training loop, benchmarks, memory probes.
+//!
+//! All that needs a clock, files or the operating system is here. No cost is defined here.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod checkpoint;
+pub mod data;
