@@ -2,11 +2,15 @@
 
 use crate::autocast::{cast_inputs, widen};
 use crate::autograd;
+#[cfg(feature = "cpu")]
+use crate::cpu::Args;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Array, Counted, Data, Num};
 use crate::meter::{OpEvent, Role};
 use crate::ops::{Needs, Op, Out};
+#[cfg(feature = "cpu")]
+use crate::runtime::Kernels;
 use crate::runtime::Runtime;
 use crate::storage::Storage;
 use crate::tensor::{Spec, Tensor};
@@ -107,7 +111,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         runtime.push_count(if is_view { 0 } else { count(&op, inputs, &outs, &outputs)? });
     }
     if runtime.holds_data() && !is_view {
-        compute(&op, inputs, &outs, &outputs)?;
+        compute(runtime, &op, inputs, &outs, &outputs)?;
     }
     for (out, output) in outs.iter().zip(&outputs) {
         let took_over = reused && inputs.iter().any(|t| t.shares_storage_with(output));
@@ -172,8 +176,22 @@ fn record(
     Ok(())
 }
 
-/// Runs the kernel in the widest float type among the operands, or in integers if there is none.
-fn compute(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
+/// Runs the fast kernel if there is one, else the plain one.
+fn compute(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
+    #[cfg(feature = "cpu")]
+    if runtime.kernels() == Kernels::Fast
+        && let Some(mut args) = Args::borrow(inputs, outs, outputs)
+        && op.run_cpu(&mut args)?
+    {
+        return Ok(());
+    }
+    #[cfg(not(feature = "cpu"))]
+    let _ = runtime;
+    compute_plainly(op, inputs, outs, outputs)
+}
+
+/// Runs the plain kernel in the widest float type among the operands, or in integers if there is none.
+fn compute_plainly(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
     let dtypes = || inputs.iter().copied().chain(outputs.iter()).map(Tensor::dtype);
     if dtypes().any(|d| d == DType::F64) {
         compute_in::<f64>(op, inputs, outs, outputs)

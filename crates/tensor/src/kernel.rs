@@ -26,12 +26,12 @@ impl Buffer {
     }
 
     /// The bytes as elements of a plain type. A storage holds a whole number of them.
-    fn slice<T: bytemuck::Pod>(&self) -> &[T] {
+    pub(crate) fn slice<T: bytemuck::Pod>(&self) -> &[T] {
         let bytes = &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.bytes];
         bytemuck::cast_slice(&bytes[..self.bytes / size_of::<T>() * size_of::<T>()])
     }
 
-    fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+    pub(crate) fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..self.bytes];
         let whole = self.bytes / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice_mut(&mut bytes[..whole])

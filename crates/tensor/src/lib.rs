@@ -9,6 +9,8 @@
 pub mod apply;
 pub mod autocast;
 pub mod autograd;
+#[cfg(feature = "cpu")]
+pub mod cpu;
 pub mod dtype;
 pub mod einops;
 pub mod error;
@@ -30,5 +32,5 @@ pub use error::{Error, Result};
 pub use layout::{Dims, Layout};
 pub use meter::{Cost, Phase, Role, Trace};
 pub use ops::Op;
-pub use runtime::{Accumulate, Device, Runtime};
+pub use runtime::{Accumulate, Device, Kernels, Runtime};
 pub use tensor::{Spec, Tensor};

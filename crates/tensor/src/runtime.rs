@@ -19,6 +19,15 @@ pub enum Device {
     Cpu,
 }
 
+/// Which kernels run where tensors hold data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// The fast ones, where an op has one (and the crate was built with feature `cpu`).
+    Fast,
+    /// The plain ones: what the fast ones are tested against.
+    Plain,
+}
+
 /// How gradients that meet are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accumulate {
@@ -45,6 +54,7 @@ struct Inner {
     grad: Cell<bool>,
     accumulate: Cell<Accumulate>,
     early_stop: Cell<bool>,
+    kernels: Cell<Kernels>,
     next_value: Cell<u64>,
     rng: Cell<Rng>,
     random_site: Cell<u64>,
@@ -81,6 +91,7 @@ impl Runtime {
             grad: Cell::new(true),
             accumulate: Cell::new(Accumulate::InPlace),
             early_stop: Cell::new(false),
+            kernels: Cell::new(Kernels::Fast),
             next_value: Cell::new(0),
             rng: Cell::new(Rng::new(seed, Stream::Init)),
             random_site: Cell::new(0),
@@ -240,6 +251,16 @@ impl Runtime {
 
     pub(crate) fn early_stop(&self) -> bool {
         self.0.early_stop.get()
+    }
+
+    /// Which kernels run. Default: the fast ones.
+    pub fn set_kernels(&self, kernels: Kernels) {
+        self.0.kernels.set(kernels);
+    }
+
+    #[cfg(feature = "cpu")]
+    pub(crate) fn kernels(&self) -> Kernels {
+        self.0.kernels.get()
     }
 
     pub(crate) fn autocast(&self) -> RefMut<'_, Option<Autocast>> {

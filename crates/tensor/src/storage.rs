@@ -84,6 +84,18 @@ impl Storage {
         self.data.as_ref().map(RefCell::borrow).ok_or(Error::NoData { op })
     }
 
+    /// The bytes, if there are any and nobody writes them.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn try_read(&self) -> Option<Ref<'_, Buffer>> {
+        self.data.as_ref()?.try_borrow().ok()
+    }
+
+    /// The bytes to write, if there are any and nobody uses them.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn try_write(&self) -> Option<RefMut<'_, Buffer>> {
+        self.data.as_ref()?.try_borrow_mut().ok()
+    }
+
     /// The bytes, for kernels that write.
     pub(crate) fn write(&self, op: &'static str) -> Result<RefMut<'_, Buffer>> {
         self.data.as_ref().map(RefCell::borrow_mut).ok_or(Error::NoData { op })

@@ -108,6 +108,14 @@ pub trait Rule: Clone + Debug + PartialEq {
     /// The plain kernel, over any scalar. Outputs come zeroed, except in-place ones, which come with their contents.
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()>;
 
+    /// The fast kernel. `false`: there is none for these dtypes and layouts, and nothing was written.
+    ///
+    /// Gives the numbers of [`Rule::run`] up to rounding, and the same ones on any number of threads.
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, _args: &mut crate::cpu::Args<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
     /// What is kept for backward, given which inputs want a gradient. Nothing, unless the op says otherwise.
     fn saves(&self, _needs: Needs) -> Saves {
         Saves::NONE
@@ -179,6 +187,10 @@ macro_rules! ops {
             /// Plain kernel over a scalar type.
             pub fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
                 match self { $(Self::$variant(op) => op.run(inputs, outputs)),* }
+            }
+            #[cfg(feature = "cpu")]
+            pub(crate) fn run_cpu(&self, args: &mut crate::cpu::Args<'_>) -> Result<bool> {
+                match self { $(Self::$variant(op) => op.run_cpu(args)),* }
             }
             pub(crate) fn saves(&self, needs: Needs) -> Saves {
                 match self { $(Self::$variant(op) => op.saves(needs)),* }
