@@ -25,6 +25,16 @@ impl Buffer {
         Self { words: vec![0; bytes.div_ceil(8)], bytes }
     }
 
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.slice()
+    }
+
+    /// The bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.slice_mut()
+    }
+
     /// The bytes as elements of a plain type. A storage holds a whole number of them.
     pub(crate) fn slice<T: bytemuck::Pod>(&self) -> &[T] {
         let bytes = &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.bytes];

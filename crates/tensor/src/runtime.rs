@@ -285,11 +285,13 @@ impl Runtime {
         site
     }
 
-    pub(crate) fn random_site(&self) -> u64 {
+    /// The site the next random op draws from: with the seed, all the state there is of random numbers.
+    pub fn random_site(&self) -> u64 {
         self.0.random_site.get()
     }
 
-    pub(crate) fn set_random_site(&self, site: u64) -> u64 {
+    /// Goes on from another site, as a resumed run does; gives back the site it would have been.
+    pub fn set_random_site(&self, site: u64) -> u64 {
         self.0.random_site.replace(site)
     }
 

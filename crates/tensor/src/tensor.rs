@@ -10,6 +10,7 @@ use crate::meter::{Role, TensorRef};
 use crate::ops::Op;
 use crate::runtime::Runtime;
 use crate::storage::Storage;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -210,6 +211,44 @@ impl Tensor {
             return Err(Error::Elements { op: "item", from: self.shape().into(), to: crate::layout::Dims::new() });
         }
         Ok(self.to_vec()?[0])
+    }
+
+    /// Runs `read` on the bytes of all elements in row-major order, as they lie in memory.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on the meta device, [`Error::Argument`] if the elements do not lie row-major without gaps.
+    pub fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let range = self.byte_range("with_bytes")?;
+        let buffer = self.storage.read("with_bytes")?;
+        Ok(read(&buffer.bytes()[range]))
+    }
+
+    /// Lets `write` overwrite the bytes of all elements in row-major order, in this tensor and its base.
+    ///
+    /// # Errors
+    /// As [`Tensor::with_bytes`]; [`Error::InPlaceOnGraph`] if a gradient flows to it: write through
+    /// [`detach`](Tensor::detach).
+    pub fn with_bytes_mut<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        if self.requires_grad() {
+            return Err(Error::InPlaceOnGraph { op: "with_bytes_mut" });
+        }
+        let range = self.byte_range("with_bytes_mut")?;
+        let mut buffer = self.storage.write("with_bytes_mut")?;
+        self.storage.bump_version();
+        Ok(write(&mut buffer.bytes_mut()[range]))
+    }
+
+    fn byte_range(&self, op: &'static str) -> Result<Range<usize>> {
+        if !self.is_contiguous() {
+            let what = format!("elements of strides {:?} do not lie row-major: call `contiguous` first", self.stride());
+            return Err(Error::Argument { op, what });
+        }
+        if self.elements() == 0 {
+            return Ok(0..0);
+        }
+        let size = self.dtype.size_in_bytes();
+        let start = self.layout.offset() * size;
+        Ok(start as usize..(start + self.elements() * size) as usize)
     }
 
     /// Applies an op of one output.
