@@ -1,7 +1,7 @@
 //! Model definitions: from a `config.json` to modules, a training step, optimizers.
 //!
 //! [`config`] reads the file, [`families`] turn its keys into a [`spec::ModelSpec`], [`model`] builds modules from it,
-//! [`step`] runs whole training steps under the meter. Nothing here knows hardware.
+//! [`training`] trains it, [`step`] traces whole training steps. Nothing here knows hardware.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -15,8 +15,10 @@ pub mod optim;
 pub mod param;
 pub mod spec;
 pub mod step;
+pub mod training;
 
 pub use context::{Forward, Profile, Recompute};
 pub use model::Model;
 pub use param::{Param, ParamKind};
 pub use spec::ModelSpec;
+pub use training::{Labels, Training, TrainingOptions};

@@ -5,26 +5,36 @@ use tensor::ops::nll_loss::Reduction;
 use tensor::{DType, Result, Tensor};
 
 /// Label that counts for nothing: the last position of a sequence predicts no token.
-const IGNORED: f64 = -100.0;
+pub const IGNORED: f64 = -100.0;
 
 /// Mean cross-entropy of `logits` against the tokens shifted by one.
 ///
-/// The `hf` profiles follow transformers: logits raised to f32, log-softmax, negative log-likelihood. The fused profile
-/// runs one kernel that keeps the logits and one number per row.
+/// The `hf` profiles follow transformers: labels shifted inside the loss, logits raised to f32, log-softmax, negative
+/// log-likelihood. The fused profile runs one kernel that keeps the logits and one number per row.
 ///
 /// # Shapes
 /// logits `b s v`, labels `b s` (integers) -> scalar
 pub fn next_token_loss(f: &Forward, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let (b, s, v) = (logits.size(0), logits.size(1), logits.size(2));
+    let (b, s) = (logits.size(0), logits.size(1));
     // The padded labels live as long as the targets cut from them.
     let padded = f.runtime.no_grad(|| {
         let end = f.runtime.full(&[b, 1], IGNORED, DType::I64)?;
         Tensor::cat(&[labels, &end], 1)
     })?;
-    let targets = f.runtime.no_grad(|| padded.narrow(1, 1, s)?.contiguous()?.view(&[b * s]))?;
+    let targets = f.runtime.no_grad(|| padded.narrow(1, 1, s)?.contiguous())?;
+    target_loss(f, logits, &targets)
+}
+
+/// Mean cross-entropy of `logits` against the token each position is to predict; [`IGNORED`] counts for nothing.
+///
+/// # Shapes
+/// logits `b s v`, targets `b s` (integers, dense) -> scalar
+pub fn target_loss(f: &Forward, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (rows, v) = (targets.elements(), logits.size(2));
+    let targets = f.runtime.no_grad(|| targets.view(&[rows]))?;
     if f.profile.is_hf() {
-        let wide = logits.to_dtype(DType::F32)?.view(&[b * s, v])?;
+        let wide = logits.to_dtype(DType::F32)?.view(&[rows, v])?;
         return wide.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean);
     }
-    logits.view(&[b * s, v])?.cross_entropy(&targets, Reduction::Mean)
+    logits.view(&[rows, v])?.cross_entropy(&targets, Reduction::Mean)
 }

@@ -1,14 +1,14 @@
 //! Whole training steps under the meter.
 
-use crate::context::{Forward, Profile, Recompute};
-use crate::loss::next_token_loss;
+use crate::context::{Profile, Recompute};
 use crate::model::Model;
-use crate::optim::{Hyper, Optimizer, OptimizerKind};
+use crate::optim::{Hyper, OptimizerKind};
 use crate::param::ParamKind;
 use crate::spec::ModelSpec;
+use crate::training::{Labels, Training, TrainingOptions};
 use std::fmt;
 use std::str::FromStr;
-use tensor::{Accumulate, CastLists, DType, Device, Phase, Result, Role, Runtime, Trace};
+use tensor::{CastLists, DType, Device, Result, Role, Runtime, Trace};
 
 /// Which dtypes parameters, gradients, states and arithmetic use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,6 +174,20 @@ pub struct StepTrace {
 }
 
 impl StepOptions {
+    /// How the traced model is trained: its rates matter to no cost.
+    fn training(&self) -> TrainingOptions {
+        TrainingOptions {
+            profile: self.profile,
+            precision: self.precision,
+            optimizer: self.optimizer,
+            hyper: Hyper::default(),
+            recompute: self.recompute,
+            grad_accum_steps: self.grad_accum_steps,
+            autocast: self.autocast,
+            dropout: self.dropout,
+        }
+    }
+
     /// Tokens of all traced steps on one device: micro-batches × sequences × length of each.
     pub const fn tokens(&self) -> u64 {
         self.batch * self.seq_len * self.grad_accum_steps * self.steps
@@ -219,82 +233,31 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
 /// As [`trace`].
 pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
     let rt = runtime;
-    if options.profile.is_hf() {
-        rt.set_accumulate(Accumulate::OutOfPlace);
-        rt.set_early_stop(true);
-    }
-    rt.begin("init", Phase::Init);
-    let model = Model::build(rt, spec, options.precision.param_dtype())?;
-    let master = options.precision.has_master();
-    let mut optimizer = Optimizer::new(options.optimizer, Hyper::default(), master);
-    let wide_grads = options.precision.grad_dtype() != options.precision.param_dtype();
-    if wide_grads {
-        for param in model.params().iter().filter(|p| p.trainable) {
-            let zeros = rt.no_grad(|| rt.zeros(param.tensor.shape(), options.precision.grad_dtype()))?;
-            param.tensor.set_grad(Some(zeros));
-        }
-    }
+    let mut training = Training::new(rt, spec, &options.training())?;
     if options.warm {
-        optimizer.prepare(model.params())?;
+        training.prepare()?;
     }
     let (b, s) = (options.batch, options.seq_len);
     // Token values matter to no cost; a ramp keeps them legal and different on a device that computes.
     let ramp = || (0..b * s).map(|i| (i % spec.vocab_size) as f64).collect();
     let make = || Ok::<_, tensor::Error>(rt.tensor_with(&[b, s], DType::I64, ramp)?.with_role(Role::Input));
     let (tokens, labels) = (make()?, make()?);
-    for step in 1..=options.steps {
-        for micro in 0..options.grad_accum_steps {
-            let name = |phase: &str| {
-                if options.grad_accum_steps == 1 {
-                    format!("{phase}{step}")
-                } else {
-                    format!("{phase}{step}.{}", micro + 1)
-                }
-            };
-            rt.begin(&name("fwd"), Phase::Forward);
-            let mut f = Forward::new(rt, options.profile, options.recompute, b, s);
-            f.training = options.dropout;
-            let forward = |f: &Forward| -> Result<tensor::Tensor> {
-                let hidden = model.body(f, &tokens)?;
-                let logits = model.logits(f, &hidden)?;
-                let loss = next_token_loss(f, &logits, &labels)?;
-                // Both live until the forward pass is over, as parts of the model's output.
-                drop((hidden, logits));
-                Ok(loss)
-            };
-            let loss = match (options.precision.copies(), options.profile) {
-                (Some(low), Profile::Fused) => {
-                    f.compute = Some(low);
-                    rt.with_weight_cache(low, || forward(&f))?
-                }
-                (Some(low), _) => rt.with_autocast(low, options.autocast, || forward(&f))?,
-                (None, _) => forward(&f)?,
-            };
-            drop(f);
+    let labels = if options.profile.is_hf() { Labels::Tokens(&labels) } else { Labels::Targets(&labels) };
+    let share = 1.0 / options.grad_accum_steps as f64;
+    for _ in 0..options.steps {
+        for _ in 0..options.grad_accum_steps {
+            let loss = training.forward(&tokens, labels)?;
             if options.until == Until::Forward {
-                return Ok(finish(rt, &model));
+                return Ok(finish(rt, training.model()));
             }
-            rt.begin(&name("bwd"), Phase::Backward);
-            let loss =
-                if options.grad_accum_steps > 1 { loss.div_scalar(options.grad_accum_steps as f64)? } else { loss };
-            loss.backward()?;
-            drop(loss);
+            training.backward(loss, share)?;
         }
         if options.until == Until::Backward {
-            return Ok(finish(rt, &model));
+            return Ok(finish(rt, training.model()));
         }
-        rt.begin(&format!("opt{step}"), Phase::Optimizer);
-        optimizer.step(model.params())?;
-        rt.begin(&format!("zero{step}"), Phase::Optimizer);
-        for param in model.params() {
-            match param.tensor.grad().filter(|_| wide_grads) {
-                // Buffers that live on are set to zero, not freed.
-                Some(buffer) => rt.no_grad(|| buffer.copy_(&rt.zeros(&[], buffer.dtype())?)).map(drop)?,
-                None => param.tensor.zero_grad(),
-            }
-        }
+        training.update()?;
     }
-    Ok(finish(rt, &model))
+    Ok(finish(rt, training.model()))
 }
 
 fn finish(runtime: &Runtime, model: &Model) -> StepTrace {

@@ -1,0 +1,201 @@
+//! A model in training: parameters, optimizer, precision, and the parts of a step in their order.
+//!
+//! On the meta device this is the program that [`crate::step`] traces; on a device with data the same program trains.
+
+use crate::context::{Forward, Profile, Recompute};
+use crate::loss::{next_token_loss, target_loss};
+use crate::model::Model;
+use crate::optim::{Hyper, Optimizer, OptimizerKind};
+use crate::spec::ModelSpec;
+use crate::step::Precision;
+use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
+
+/// How a model is trained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrainingOptions {
+    /// Implementation.
+    pub profile: Profile,
+    /// dtypes.
+    pub precision: Precision,
+    /// Update rule.
+    pub optimizer: OptimizerKind,
+    /// Rates and decays of the update rule.
+    pub hyper: Hyper,
+    /// Recompute policy.
+    pub recompute: Recompute,
+    /// Micro-batches per optimizer step.
+    pub grad_accum_steps: u64,
+    /// Whose autocast lists decide under mixed precision in the `hf` profiles.
+    pub autocast: CastLists,
+    /// Whether dropout is on; the probabilities are the model's.
+    pub dropout: bool,
+}
+
+/// What the positions of a batch are to predict.
+#[derive(Clone, Copy, Debug)]
+pub enum Labels<'a> {
+    /// The tokens themselves, `b s`: the loss shifts them, and the last position predicts nothing.
+    Tokens(&'a Tensor),
+    /// The next token of every position, `b s`; [`crate::loss::IGNORED`] for none.
+    Targets(&'a Tensor),
+}
+
+/// A model with what trains it.
+pub struct Training {
+    runtime: Runtime,
+    model: Model,
+    optimizer: Optimizer,
+    options: TrainingOptions,
+    /// Optimizer steps begun, from 1.
+    step: u64,
+    /// Micro-batches of this step that were begun.
+    micro: u64,
+}
+
+impl Training {
+    /// Builds the model; optimizer states are made at the first update, or by [`Training::prepare`].
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn new(runtime: &Runtime, spec: &ModelSpec, options: &TrainingOptions) -> Result<Self> {
+        if options.profile.is_hf() {
+            runtime.set_accumulate(Accumulate::OutOfPlace);
+            runtime.set_early_stop(true);
+        }
+        runtime.begin("init", Phase::Init);
+        let precision = options.precision;
+        let model = Model::build(runtime, spec, precision.param_dtype())?;
+        let optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
+        let training = Self { runtime: runtime.clone(), model, optimizer, options: *options, step: 1, micro: 0 };
+        if training.wide_grads() {
+            for param in training.model.params().iter().filter(|p| p.trainable) {
+                let zeros = runtime.no_grad(|| runtime.zeros(param.tensor.shape(), precision.grad_dtype()))?;
+                param.tensor.set_grad(Some(zeros));
+            }
+        }
+        Ok(training)
+    }
+
+    /// Makes the optimizer states now.
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn prepare(&mut self) -> Result<()> {
+        self.optimizer.prepare(self.model.params())
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// The optimizer, to restore its states.
+    pub fn optimizer_mut(&mut self) -> &mut Optimizer {
+        &mut self.optimizer
+    }
+
+    /// How it is trained.
+    pub fn options(&self) -> &TrainingOptions {
+        &self.options
+    }
+
+    /// Gradients live in buffers of their own dtype, which are set to zero, not freed.
+    fn wide_grads(&self) -> bool {
+        self.options.precision.grad_dtype() != self.options.precision.param_dtype()
+    }
+
+    fn begin(&self, part: &str, phase: Phase) {
+        let step = self.step;
+        match (phase, self.options.grad_accum_steps) {
+            (Phase::Forward | Phase::Backward, 2..) => {
+                self.runtime.begin(&format!("{part}{step}.{}", self.micro), phase);
+            }
+            _ => self.runtime.begin(&format!("{part}{step}"), phase),
+        }
+    }
+
+    /// Loss of a micro-batch, with its history on the tape.
+    ///
+    /// # Shapes
+    /// tokens `b s` (integers), labels `b s` -> scalar
+    ///
+    /// # Errors
+    /// If the sequence is longer than the model's learned positions, or a token is not in its vocabulary.
+    pub fn forward(&mut self, tokens: &Tensor, labels: Labels<'_>) -> Result<Tensor> {
+        self.micro += 1;
+        self.begin("fwd", Phase::Forward);
+        self.loss(tokens, labels, self.options.dropout)
+    }
+
+    /// Loss of a batch without history and without dropout; of what it counts, the meter sees phase `forward`.
+    ///
+    /// # Errors
+    /// As [`Training::forward`].
+    pub fn evaluate(&self, tokens: &Tensor, labels: Labels<'_>) -> Result<Tensor> {
+        self.runtime.begin("eval", Phase::Forward);
+        self.runtime.no_grad(|| self.loss(tokens, labels, false))
+    }
+
+    fn loss(&self, tokens: &Tensor, labels: Labels<'_>, dropout: bool) -> Result<Tensor> {
+        let (rt, options) = (&self.runtime, &self.options);
+        let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), tokens.size(1));
+        f.training = dropout;
+        let forward = |f: &Forward| -> Result<Tensor> {
+            let hidden = self.model.body(f, tokens)?;
+            let logits = self.model.logits(f, &hidden)?;
+            let loss = match labels {
+                Labels::Tokens(labels) => next_token_loss(f, &logits, labels),
+                Labels::Targets(targets) => target_loss(f, &logits, targets),
+            };
+            // Both live until the forward pass is over, as parts of the model's output.
+            drop((hidden, logits));
+            loss
+        };
+        match (options.precision.copies(), options.profile) {
+            (Some(low), Profile::Fused) => {
+                f.compute = Some(low);
+                rt.with_weight_cache(low, || forward(&f))
+            }
+            (Some(low), _) => rt.with_autocast(low, options.autocast, || forward(&f)),
+            (None, _) => forward(&f),
+        }
+    }
+
+    /// Adds the gradients of `share` of this loss to those collected: the share of the micro-batch in the tokens of the
+    /// step, so that the sum is the gradient of the mean over all of them.
+    ///
+    /// # Errors
+    /// If the loss has no history.
+    pub fn backward(&mut self, loss: Tensor, share: f64) -> Result<()> {
+        self.begin("bwd", Phase::Backward);
+        let loss = if self.options.grad_accum_steps > 1 { loss.mul_scalar(share)? } else { loss };
+        loss.backward()
+    }
+
+    /// Updates the parameters with the gradients collected, and forgets these.
+    ///
+    /// # Errors
+    /// None for a model of this crate.
+    pub fn update(&mut self) -> Result<()> {
+        self.begin("opt", Phase::Optimizer);
+        self.optimizer.step(self.model.params())?;
+        self.begin("zero", Phase::Optimizer);
+        let wide = self.wide_grads();
+        for param in self.model.params() {
+            match param.tensor.grad().filter(|_| wide) {
+                Some(buffer) => {
+                    self.runtime.no_grad(|| buffer.copy_(&self.runtime.zeros(&[], buffer.dtype())?)).map(drop)?;
+                }
+                None => param.tensor.zero_grad(),
+            }
+        }
+        self.step += 1;
+        self.micro = 0;
+        Ok(())
+    }
+}
