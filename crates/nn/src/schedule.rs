@@ -76,7 +76,7 @@ impl Schedule {
 
     /// Learning rate of optimizer step `step`, counted from 1. Beyond the run it stays what it was at the end.
     pub fn lr(&self, step: u64) -> f64 {
-        if step <= self.warmup_steps {
+        if self.warmup_steps > 0 && step <= self.warmup_steps {
             return self.peak * step as f64 / self.warmup_steps as f64;
         }
         // The first step of the decay has the peak, the last step of the run the floor.
