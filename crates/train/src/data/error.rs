@@ -130,6 +130,8 @@ pub enum DataError {
         /// The share.
         fraction: f64,
     },
+    /// The thread that reads batches has ended, by an error that was reported before.
+    NoMoreBatches,
     /// A file that would be overwritten.
     Exists {
         /// The file.
@@ -261,6 +263,8 @@ impl DataError {
                 Diagnostic::error("T0610", format!("{fraction} is no share of the data for validation"))
                     .help("--val-fraction 0.1, or any number from 0 to below 1")
             }
+            Self::NoMoreBatches => Diagnostic::error("T0614", "there are no more batches")
+                .why("the thread that reads them has ended, by the problem reported before"),
             Self::Exists { path } => {
                 Diagnostic::error("T0613", format!("`{}` exists already", path.display())).help("--force overwrites it")
             }
