@@ -101,6 +101,22 @@ impl Input<'_> {
             _ => None,
         }
     }
+
+    /// The integers of a small integer operand, row-major. `None` if it is a float one or is written over.
+    pub fn ints(&self) -> Option<Vec<i64>> {
+        fn all<S: Pod>(input: &Input<'_>, widen: impl Fn(S) -> i64) -> Option<Vec<i64>> {
+            let storage = input.storage::<S>()?;
+            Some(input.layout.positions().map(|at| widen(storage[at])).collect())
+        }
+        match self.dtype {
+            DType::I64 => all(self, |x: i64| x),
+            DType::I32 => all(self, |x: i32| x.into()),
+            DType::U32 => all(self, |x: u32| x.into()),
+            DType::U16 => all(self, |x: u16| x.into()),
+            DType::U8 | DType::Bool => all(self, |x: u8| x.into()),
+            _ => None,
+        }
+    }
 }
 
 impl Output<'_> {

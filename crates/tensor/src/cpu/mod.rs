@@ -8,6 +8,7 @@
 //! over pieces are added up in order.
 
 pub mod args;
+pub mod gemm;
 pub mod simd;
 pub mod threads;
 

@@ -2,6 +2,11 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, matmul::MatMul, one_fresh, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    gemm::{self, Matrix, MatrixMut, Product},
+};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -98,6 +103,31 @@ impl Rule for GroupedLinear {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let [x, w, sizes] = [0, 1, 2].map(|i| &args.inputs[i]);
+        let Some(sizes) = sizes.ints() else { return Ok(false) };
+        let groups = groups(self.name(), &sizes, x.layout.shape()[0] as usize)?;
+        Ok(gemm::for_dtype!(x.dtype, T => {
+            let (Some(x_data), Some(w_data), Some(out)) =
+                (x.storage::<T>(), w.storage::<T>(), args.outputs[0].dense::<T>())
+            else {
+                return Ok(false);
+            };
+            let mut products = Vec::with_capacity(groups.len());
+            let mut rest = out;
+            for (expert, rows) in groups.into_iter().enumerate() {
+                let x = Matrix::of(x_data, &x.layout.slice(0, rows.start as u64, rows.len() as u64, 1)?);
+                let w = Matrix::of(w_data, &w.layout.select(0, expert as u64)?);
+                let w = if self.transposed { w } else { w.t() }; // k n
+                let (out, after) = rest.split_at_mut(rows.len() * w.cols());
+                rest = after;
+                products.push(Product::new(x, w, MatrixMut::new(out, (rows.len(), w.cols()), w.cols())));
+            }
+            gemm::run(&mut products);
+        }))
+    }
+
     fn saves(&self, needs: Needs) -> Saves {
         Saves::inputs(needs.then(0, 0b110) | needs.then(1, 0b101))
     }
@@ -169,6 +199,32 @@ impl Rule for GroupedWeightGrad {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let [a, b, sizes] = [0, 1, 2].map(|i| &args.inputs[i]);
+        let Some(sizes) = sizes.ints() else { return Ok(false) };
+        let groups = groups(self.name(), &sizes, a.layout.shape()[0] as usize)?;
+        Ok(gemm::for_dtype!(a.dtype, T => {
+            let (Some(a_data), Some(b_data), Some(out)) =
+                (a.storage::<T>(), b.storage::<T>(), args.outputs[0].dense::<T>())
+            else {
+                return Ok(false);
+            };
+            let mut products = Vec::with_capacity(groups.len());
+            let (m, n) = (a.layout.shape()[1] as usize, b.layout.shape()[1] as usize);
+            let mut rest = out;
+            for rows in groups {
+                let [start, len] = [rows.start, rows.len()].map(|i| i as u64);
+                let a = Matrix::of(a_data, &a.layout.slice(0, start, len, 1)?);
+                let b = Matrix::of(b_data, &b.layout.slice(0, start, len, 1)?);
+                let (out, after) = rest.split_at_mut(m * n);
+                rest = after;
+                products.push(Product::new(a.t(), b, MatrixMut::new(out, (m, n), n)));
+            }
+            gemm::run(&mut products);
+        }))
     }
 }
 

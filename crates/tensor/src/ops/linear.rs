@@ -2,6 +2,11 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, matmul::MatMul, one_fresh, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    gemm::{self, Strided},
+};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::Dims;
@@ -83,6 +88,29 @@ impl Rule for Linear {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let [x, w] = [args.inputs[0].layout, args.inputs[1].layout];
+        let x = if x.rank() == 1 { x.unsqueeze(0) } else { x.clone() };
+        let w = if self.transposed { w.clone() } else { w.transpose(0, 1) }; // k n
+        let mut batch: Dims = x.shape()[..x.rank() - 2].into();
+        batch.extend_from_slice(w.shape());
+        let w = w.expand(&batch)?;
+        Ok(gemm::for_dtype!(args.outputs[0].dtype, T => {
+            let (Some(x_data), Some(w_data), Some(out)) =
+                (args.inputs[0].storage::<T>(), args.inputs[1].storage(), args.outputs[0].dense())
+            else {
+                return Ok(false);
+            };
+            let bias = match args.inputs.get(2).map(Strided::<T>::of) {
+                Some(None) => return Ok(false),
+                Some(Some(bias)) => Some(bias.row()),
+                None => None,
+            };
+            gemm::batched(Strided { data: x_data, layout: &x }, Strided { data: w_data, layout: &w }, out, bias);
+        }))
     }
 
     fn saves(&self, needs: Needs) -> Saves {

@@ -2,6 +2,11 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, one_fresh, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    gemm::{self, Strided},
+};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::{Dims, broadcast_shapes};
@@ -85,6 +90,20 @@ impl Rule for MatMul {
             multiply(&a.data[z * m * k..], &b.data[z * k * n..], &mut out.data[z * m * n..], (m, n, k));
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(gemm::for_dtype!(args.outputs[0].dtype, T => {
+            let (Some(a), Some(b), Some(c)) = (
+                Strided::<T>::of(&args.inputs[0]),
+                Strided::of(&args.inputs[1]),
+                args.outputs[0].dense(),
+            ) else {
+                return Ok(false);
+            };
+            gemm::batched(a, b, c, None);
+        }))
     }
 
     fn saves(&self, needs: Needs) -> Saves {
