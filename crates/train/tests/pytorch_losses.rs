@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use nn::config::Config;
-use nn::loss::next_token_loss;
-use nn::optim::{Hyper, Optimizer};
-use nn::{Forward, Model, Profile, Recompute, families};
+use nn::optim::Hyper;
+use nn::step::Precision;
+use nn::training::{Labels, Training, TrainingOptions};
+use nn::{Profile, Recompute, families};
 use serde_json::Value;
-use tensor::{DType, Device, Phase, Runtime, Tensor};
+use tensor::{CastLists, DType, Device, Runtime, Tensor};
 
 /// Largest relative difference of a loss; PyTorch's own float32 and float64 are 3e-7 apart.
 const LOSS_TOLERANCE: f64 = 1e-4;
@@ -80,57 +81,57 @@ impl Reference {
         (0..b * s).map(token).collect()
     }
 
-    fn model(&self, runtime: &Runtime) -> Model {
+    fn training(&self, profile: Profile) -> Training {
         let text = serde_json::to_vec(&self.0["config"]).unwrap();
         let (config, problems) = Config::parse("config.json", &text);
         let loaded = families::load(&config.unwrap_or_else(|| panic!("{problems}")), None);
-        let model = Model::build(runtime, &loaded.unwrap_or_else(|p| panic!("{p}")).spec, DType::F32).unwrap();
+        let spec = loaded.unwrap_or_else(|problems| panic!("{problems}")).spec;
+        let options = TrainingOptions {
+            profile,
+            precision: Precision::Fp32,
+            optimizer: "adamw".parse().unwrap(),
+            hyper: self.hyper(),
+            recompute: Recompute::None,
+            grad_accum_steps: 1,
+            autocast: CastLists::Cpu,
+            dropout: true,
+        };
+        let runtime = Runtime::new(Device::Cpu);
+        runtime.set_recording(false);
+        let training = Training::new(&runtime, &spec, &options).unwrap();
         runtime.no_grad(|| {
-            for p in model.params() {
+            for p in training.model().params() {
                 let values = initial(&p.name, p.tensor.shape());
                 p.tensor.detach().copy_(&runtime.tensor(&values, p.tensor.shape(), DType::F32).unwrap()).unwrap();
             }
         });
-        model
+        training
     }
-}
 
-fn loss(reference: &Reference, model: &Model, runtime: &Runtime, profile: Profile, step: u64) -> Tensor {
-    let (b, s) = (reference.size("batch"), reference.size("seq_len"));
-    let tokens = runtime.input(&reference.tokens(step), &[b, s], DType::I64).unwrap();
-    let f = Forward::new(runtime, profile, Recompute::None, b, s);
-    next_token_loss(&f, &model.forward(&f, &tokens).unwrap(), &tokens).unwrap()
-}
-
-fn runtime() -> Runtime {
-    let runtime = Runtime::new(Device::Cpu);
-    runtime.set_recording(false);
-    runtime
+    /// Loss of batch `step`, with its history.
+    fn loss(&self, training: &mut Training, step: u64) -> Tensor {
+        let shape = [self.size("batch"), self.size("seq_len")];
+        let runtime = training.model().params()[0].tensor.runtime().clone();
+        let tokens = runtime.input(&self.tokens(step), &shape, DType::I64).unwrap();
+        training.forward(&tokens, Labels::Tokens(&tokens)).unwrap()
+    }
 }
 
 #[track_caller]
 fn losses_equal(name: &str) {
     let reference = Reference::read(name);
-    let runtime = runtime();
-    let model = reference.model(&runtime);
-    let mut optimizer = Optimizer::new("adamw".parse().unwrap(), reference.hyper(), false);
+    let mut training = reference.training(Profile::Fused);
     let expected = reference.run("constant")["losses"].as_array().unwrap();
     assert_eq!(expected.len(), 50);
     let mut worst = 0f64;
     for (step, expected) in expected.iter().enumerate() {
-        runtime.begin("forward", Phase::Forward);
-        let loss = loss(&reference, &model, &runtime, Profile::Fused, step as u64);
+        let loss = reference.loss(&mut training, step as u64);
         let (got, expected) = (loss.item().unwrap(), expected.as_f64().unwrap());
         let off = (got - expected).abs() / expected;
         assert!(off <= LOSS_TOLERANCE, "{name}, step {step}: loss {got}, PyTorch {expected}");
         worst = worst.max(off);
-        runtime.begin("backward", Phase::Backward);
-        loss.backward().unwrap();
-        runtime.begin("optimizer", Phase::Optimizer);
-        optimizer.step(model.params()).unwrap();
-        for param in model.params() {
-            param.tensor.zero_grad();
-        }
+        training.backward(loss, 1.0).unwrap();
+        training.update().unwrap();
     }
     println!("{name}: losses within {worst:.1e}");
 }
@@ -151,12 +152,10 @@ fn gradients_equal(name: &str) {
 #[track_caller]
 fn gradients_of_profile_equal(name: &str, profile: Profile) {
     let reference = Reference::read(name);
-    let runtime = runtime();
-    let model = reference.model(&runtime);
-    runtime.begin("forward", Phase::Forward);
-    let loss = loss(&reference, &model, &runtime, profile, 0);
-    runtime.begin("backward", Phase::Backward);
-    loss.backward().unwrap();
+    let mut training = reference.training(profile);
+    let loss = reference.loss(&mut training, 0);
+    training.backward(loss, 1.0).unwrap();
+    let model = training.model();
     let expected = reference.0["gradients"].as_object().unwrap();
     assert_eq!(expected.len(), model.params().len());
     let mut worst = 0f64;

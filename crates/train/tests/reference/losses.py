@@ -123,10 +123,10 @@ def build(config, dtype):
 
 
 def learning_rate(run, step):
-    """Linear warmup to the full rate, then half a cosine that would reach `min_lr` at step 50, counted from 0."""
+    """Linear warmup to the full rate, then half a cosine down to `min_lr` at the last step."""
     if step < run["warmup"]:
         return ADAMW["lr"] * (step + 1) / run["warmup"]
-    progress = (step - run["warmup"]) / (STEPS - run["warmup"])
+    progress = (step - run["warmup"]) / (STEPS - 1 - run["warmup"])
     return run["min_lr"] + 0.5 * (ADAMW["lr"] - run["min_lr"]) * (1 + math.cos(math.pi * progress))
 
 
