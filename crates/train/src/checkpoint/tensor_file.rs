@@ -1,0 +1,177 @@
+//! A safetensors file that is read: its header at once, each tensor when it is wanted.
+//!
+//! Tensors are read straight into the memory they are meant for. A map of the file would cost the same reads, and a file
+//! that somebody cuts short while it is mapped kills the process, where a read gives an error.
+
+use super::problem::{place, unreadable};
+use super::tensors::from_safetensors;
+use crc32fast::Hasher;
+use safetensors::tensor::{Dtype, Metadata};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use tensor::DType;
+use units::Diagnostic;
+
+/// Largest header that is read, as in the format's own library.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// Bytes read at once: hashed while they are in the cache.
+const CHUNK: usize = 1 << 20;
+
+/// One tensor in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTensor {
+    /// Its name.
+    pub name: String,
+    /// Its dtype, as the file spells it.
+    pub stored_as: String,
+    /// Its dtype, if there is one here.
+    pub dtype: Option<DType>,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// First byte, counted from the end of the header.
+    pub offset: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+/// A safetensors file whose header is right.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    header_bytes: u64,
+    header_crc32: u32,
+    tensors: Vec<StoredTensor>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl TensorFile {
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// `T0604` if it cannot be read, `T0610` if it is not a whole safetensors file.
+    pub fn open(path: &Path) -> Result<Self, Diagnostic> {
+        let unreadable = |error| unreadable(path, &error);
+        let mut file = File::open(path).map_err(unreadable)?;
+        let about = file.metadata().map_err(unreadable)?;
+        if !about.is_file() {
+            return Err(Diagnostic::error("T0604", "not a file").at(place(path)));
+        }
+        let bytes = about.len();
+        let mut prefix = [0; 8];
+        if bytes < 8 {
+            return Err(invalid(path, format!("{bytes} bytes are too few: the length of the header alone takes 8")));
+        }
+        file.read_exact(&mut prefix).map_err(unreadable)?;
+        let length = u64::from_le_bytes(prefix);
+        if length > MAX_HEADER || length > bytes - 8 {
+            return Err(invalid(path, format!("it says its header has {length} bytes; the file has {bytes}")));
+        }
+        let mut header = vec![0; length as usize];
+        file.read_exact(&mut header).map_err(unreadable)?;
+        let text = std::str::from_utf8(&header).map_err(|_| invalid(path, "its header is not text"))?;
+        let metadata: Metadata =
+            serde_json::from_str(text).map_err(|error| invalid(path, format!("its header is wrong: {error}")))?;
+        let data = metadata.data_len() as u64;
+        let header_bytes = 8 + length;
+        if data != bytes - header_bytes {
+            let (held, what) =
+                (bytes - header_bytes, if data > bytes - header_bytes { "cut short" } else { "too long" });
+            return Err(invalid(
+                path,
+                format!("it is {what}: its header names {data} bytes of tensors, {held} are there"),
+            ));
+        }
+        let mut whole = Hasher::new();
+        whole.update(&prefix);
+        whole.update(&header);
+        let tensors = stored(&metadata);
+        let metadata = metadata.metadata().clone().unwrap_or_default().into_iter().collect();
+        Ok(Self { path: path.to_owned(), file, bytes, header_bytes, header_crc32: whole.finalize(), tensors, metadata })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Size of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its tensors, in the order of their bytes.
+    pub fn tensors(&self) -> &[StoredTensor] {
+        &self.tensors
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&StoredTensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Remarks of whoever wrote it.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// Checksum of the header with its length.
+    pub(crate) fn header_crc32(&self) -> u32 {
+        self.header_crc32
+    }
+
+    /// Reads the bytes of a tensor and gives their checksum.
+    ///
+    /// # Errors
+    /// `T0604` if they cannot be read.
+    ///
+    /// # Panics
+    /// If `into` has another size than the tensor.
+    pub fn read(&self, tensor: &StoredTensor, into: &mut [u8]) -> Result<u32, Diagnostic> {
+        assert_eq!(into.len() as u64, tensor.bytes, "a place of the tensor's own size");
+        let mut hasher = Hasher::new();
+        self.seek(tensor)?;
+        for chunk in into.chunks_mut(CHUNK) {
+            self.read_chunk(chunk)?;
+            hasher.update(chunk);
+        }
+        Ok(hasher.finalize())
+    }
+
+    fn read_chunk(&self, chunk: &mut [u8]) -> Result<(), Diagnostic> {
+        (&self.file).read_exact(chunk).map_err(|error| unreadable(&self.path, &error))
+    }
+
+    fn seek(&self, tensor: &StoredTensor) -> Result<(), Diagnostic> {
+        let start = SeekFrom::Start(self.header_bytes + tensor.offset);
+        (&self.file).seek(start).map(drop).map_err(|error| unreadable(&self.path, &error))
+    }
+}
+
+fn stored(metadata: &Metadata) -> Vec<StoredTensor> {
+    let one = |(name, info): (String, &safetensors::tensor::TensorInfo)| StoredTensor {
+        name,
+        stored_as: spelling(info.dtype),
+        dtype: from_safetensors(info.dtype),
+        shape: info.shape.iter().map(|&size| size as u64).collect(),
+        offset: info.data_offsets.0 as u64,
+        bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
+    };
+    let mut all: Vec<StoredTensor> = metadata.tensors().into_iter().map(one).collect();
+    all.sort_by(|a, b| (a.offset, a.bytes, &a.name).cmp(&(b.offset, b.bytes, &b.name)));
+    all
+}
+
+/// The dtype as the format spells it.
+fn spelling(dtype: Dtype) -> String {
+    serde_json::to_value(dtype).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn invalid(path: &Path, why: impl Into<String>) -> Diagnostic {
+    let problem = Diagnostic::error("T0610", format!("not a whole safetensors file: {}", why.into()));
+    problem.at(place(path)).help("take it again from where it came from")
+}
