@@ -1,5 +1,6 @@
 //! What the modules of one forward pass share: implementation profile, precision, tables computed once.
 
+use crate::cache::KvCache;
 use crate::spec::{AttentionSpec, RotarySpec};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -118,6 +119,8 @@ pub struct Forward {
     pub seq_len: u64,
     /// In the fused profile under mixed precision: the dtype weights are cast to.
     pub compute: Option<DType>,
+    /// Keys and values of the tokens before, where a text is continued. Fused profile only.
+    pub cache: Option<std::rc::Rc<KvCache>>,
     tables: std::rc::Rc<RefCell<Tables>>,
 }
 
@@ -143,8 +146,14 @@ impl Forward {
             batch,
             seq_len,
             compute: None,
+            cache: None,
             tables: std::rc::Rc::default(),
         }
+    }
+
+    /// Position of the first token.
+    pub fn start(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.len())
     }
 
     /// The same pass with a hold of its own on the tables a layer uses: what a checkpointed region keeps until it runs

@@ -5,9 +5,11 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cache;
 pub mod config;
 pub mod context;
 pub mod families;
+pub mod generate;
 pub mod loss;
 pub mod model;
 pub mod modules;

@@ -186,7 +186,7 @@ impl Model {
             held.push(x.clone());
         }
         if let (Some(table), Some(p)) = (&self.positions, &spec.positions) {
-            let s = tokens.size(1);
+            let s = f.start() + tokens.size(1);
             if s > p.count {
                 return Err(tensor::Error::Argument {
                     op: "embedding",
@@ -238,6 +238,6 @@ impl Model {
 /// Positions of the tokens: `1 s`, or `b s` where the reference in question makes them from a mask of the batch.
 fn position_index(f: &Forward, p: &LearnedPositions, tokens: &Tensor) -> Result<Tensor> {
     let (b, s) = (tokens.size(0), tokens.size(1));
-    let one = f.runtime.arange(s, p.offset as f64, 1.0, DType::I64)?.unsqueeze(0)?;
+    let one = f.runtime.arange(s, (f.start() + p.offset) as f64, 1.0, DType::I64)?.unsqueeze(0)?;
     if p.per_sequence && f.profile.is_hf() { one.expand(&[b, s])?.contiguous() } else { Ok(one) }
 }

@@ -48,6 +48,8 @@ pub enum Stream {
     Dropout,
     /// Order of the training data.
     DataOrder,
+    /// Choice of generated tokens.
+    Sampling,
 }
 
 impl Stream {
@@ -57,6 +59,7 @@ impl Stream {
             Self::Init => 0,
             Self::Dropout => 1,
             Self::DataOrder => 2,
+            Self::Sampling => 3,
         }
     }
 }

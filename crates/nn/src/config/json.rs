@@ -5,6 +5,8 @@
 //! configuration that a training framework refuses must not pass here. `NaN`, `Infinity` and `-Infinity`, which real
 //! releases do contain because Python writes and reads them, are read as numbers and reported as a warning.
 
+use std::fmt;
+
 use units::diagnostic::Diagnostic;
 
 use super::parser::Parser;
@@ -51,6 +53,46 @@ pub struct Member {
     pub key_span: Span,
     /// The value.
     pub value: Value,
+}
+
+/// JSON again, on one line, members in their order.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Null => f.write_str("null"),
+            Kind::Bool(value) => write!(f, "{value}"),
+            Kind::Number(text) => f.write_str(text),
+            Kind::String(text) => quoted(f, text),
+            Kind::Array(items) => {
+                f.write_str("[")?;
+                for (i, item) in items.iter().enumerate() {
+                    write!(f, "{}{item}", if i > 0 { ", " } else { "" })?;
+                }
+                f.write_str("]")
+            }
+            Kind::Object(members) => {
+                f.write_str("{")?;
+                for (i, member) in members.iter().enumerate() {
+                    f.write_str(if i > 0 { ", " } else { "" })?;
+                    quoted(f, &member.key)?;
+                    write!(f, ": {}", member.value)?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+fn quoted(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    f.write_str("\"")?;
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => write!(f, "\\{c}")?,
+            c if c < ' ' => write!(f, "\\u{:04x}", c as u32)?,
+            c => write!(f, "{c}")?,
+        }
+    }
+    f.write_str("\"")
 }
 
 impl Value {

@@ -104,6 +104,10 @@ impl Attention {
             // Local names of the reference until its function returns.
             held.extend([q.clone(), k.clone(), v.clone()]);
         }
+        let (k, v) = match &f.cache {
+            Some(cache) => cache.extend(&k, &v)?,
+            None => (k, v),
+        };
         let (mixed, weights) = self.core(f, (q, k, v), x.dtype(), &mut held)?; // b s (a dv)
         let out = self.out.forward(f, &mixed)?;
         drop(held);
@@ -404,7 +408,7 @@ impl Attention {
         let rt = &f.runtime;
         rt.no_grad(|| {
             let slopes = steps::slopes_tensor(f, self.spec.heads, 8.0)?.view(&[1, self.spec.heads, 1, 1])?;
-            let positions = rt.arange(f.seq_len, 0.0, 1.0, DType::F32)?;
+            let positions = rt.arange(f.start() + f.seq_len, 0.0, 1.0, DType::F32)?;
             slopes.mul(&positions)?.to_dtype(dtype)
         })
     }
