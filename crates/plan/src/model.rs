@@ -19,6 +19,8 @@ pub struct Model {
     pub name: String,
     /// What it is made of.
     pub spec: ModelSpec,
+    /// Its config as JSON, with what the user changed.
+    pub config: String,
     /// Values read, values assumed, warnings.
     pub resolved: Resolved,
     /// Notes of the reader of the file (which part of it is used).
@@ -32,7 +34,13 @@ impl Model {
     /// All problems of the config at once.
     pub fn from_config(name: impl Into<String>, config: &Config, assume: Option<&str>) -> Result<Self, Diagnostics> {
         let loaded = families::load(config, assume)?;
-        Ok(Self { name: name.into(), spec: loaded.spec, resolved: loaded.resolved, notes: Diagnostics::new() })
+        Ok(Self {
+            name: name.into(),
+            spec: loaded.spec,
+            config: config.root().to_string(),
+            resolved: loaded.resolved,
+            notes: Diagnostics::new(),
+        })
     }
 
     /// Reads the model from the text of a config.

@@ -82,6 +82,11 @@ pub(crate) fn piece(cell: &Cell, units: Units) -> Piece {
     }
 }
 
+/// One quantity as text, for lines that are no report.
+pub fn cell(cell: &Cell, units: Units) -> String {
+    piece(cell, units).joined()
+}
+
 /// All cells of a phrase, joined.
 pub(crate) fn phrase(phrase: &Phrase, units: Units) -> String {
     phrase.0.iter().map(|cell| piece(cell, units).joined()).collect()

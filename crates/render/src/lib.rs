@@ -6,6 +6,7 @@
 //! | [`json`] | programs: exact integers, schema and version |
 //! | [`csv`] | spreadsheets: one quantity a line, in base units |
 //! | [`markdown`] | issues and documents |
+//! | [`cell`] | one quantity |
 //! | [`problems_text`], [`problems_json`] | what was wrong with the question |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -18,7 +19,7 @@ mod text;
 mod width;
 
 pub use csv::csv;
-pub use format::Units;
+pub use format::{Units, cell};
 pub use json::{json, problems_json};
 pub use markdown::markdown;
 pub use text::{TextOptions, problems_text, text};
