@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use tensor::meter::ModuleId;
 use tensor::{Error, Result, Role, Tensor};
 
@@ -60,11 +61,10 @@ impl KvCache {
             let shape = [t.size(0), t.size(1), self.capacity, t.size(3)];
             Ok(runtime.zeros(&shape, t.dtype())?.with_role(Role::Buffer))
         };
-        let key = runtime.module();
-        if !layers.contains_key(&key) {
-            layers.insert(key, (room(k)?, room(v)?));
-        }
-        let (keys, values) = &layers[&key];
+        let (keys, values) = match layers.entry(runtime.module()) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(place) => place.insert((room(k)?, room(v)?)),
+        };
         keys.narrow(2, start, new)?.copy_(k)?;
         values.narrow(2, start, new)?.copy_(v)?;
         Ok((keys.narrow(2, 0, start + new)?, values.narrow(2, 0, start + new)?))

@@ -129,7 +129,7 @@ mod tests {
     fn short_runs_have_a_rate() {
         for decay in Decay::ALL {
             for (steps, warmup_steps) in [(0, 0), (1, 0), (1, 1), (2, 5)] {
-                let s = Schedule { steps, warmup_steps, ..schedule(decay) };
+                let s = Schedule { warmup_steps, steps, ..schedule(decay) };
                 assert!((0..5).all(|step| s.lr(step).is_finite()), "{decay} {steps} {warmup_steps}");
             }
         }
