@@ -73,7 +73,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         autograd::stop_if_complete(runtime, saves.inputs, saves.outputs, inputs)?;
     }
 
-    if let Some(mut outputs) = autograd::replay(runtime, &op, inputs, &outs) {
+    if let Some(mut outputs) = autograd::replay(runtime, &op, inputs, &outs)? {
         if let Some(needs) = wanted {
             autograd::push(runtime, op, needs, inputs, &specs, &mut outputs)?;
         }
@@ -94,7 +94,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
                     if !runtime.meter().has_room(bytes) {
                         return Err(Error::TooLarge { shape: spec.shape().into() });
                     }
-                    Storage::allocate(runtime, bytes, Role::Temporary)
+                    Storage::allocate(runtime, bytes, Role::Temporary)?
                 };
                 Tensor { storage, layout: spec.layout.clone(), dtype: spec.dtype, grad_ref: None }
             }
@@ -103,9 +103,7 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         });
     }
 
-    if runtime.meter().recording {
-        record(runtime, &op, inputs, &specs, &outputs, reused)?;
-    }
+    meter(runtime, &op, inputs, &specs, &outputs, reused)?;
     let is_view = matches!(outs[0], Out::View(..));
     if runtime.holds_data() && runtime.is_counting() {
         runtime.push_count(if is_view { 0 } else { count(&op, inputs, &outs, &outputs)? });
@@ -144,7 +142,8 @@ fn check_in_place(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) 
     Ok(())
 }
 
-fn record(
+/// Counts the scratch of the kernel, and records the event if the runtime records.
+fn meter(
     runtime: &Runtime,
     op: &Op,
     inputs: &[&Tensor],
@@ -160,8 +159,10 @@ fn record(
         if !meter.has_room(cost.workspace) {
             return Err(Error::TooLarge { shape: outputs[0].shape().into() });
         }
-        let id = meter.alloc(cost.workspace, Role::Temporary, module, phase);
-        meter.free(id, cost.workspace);
+        meter.workspace(cost.workspace, module, phase);
+    }
+    if !meter.recording {
+        return Ok(());
     }
     meter.trace.ops.push(OpEvent {
         op: op.clone(),

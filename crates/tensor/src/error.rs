@@ -3,6 +3,7 @@
 use crate::dtype::DType;
 use crate::layout::{Dims, ViewError};
 use std::fmt;
+use units::Bytes;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -93,6 +94,15 @@ pub enum Error {
     TooLarge {
         /// Shape asked for.
         shape: Dims,
+    },
+    /// The system has no more memory.
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes of all tensors alive.
+        live: u64,
+        /// Bytes the process holds for tensors.
+        reserved: u64,
     },
     // --- dtype
     /// The op does not take this dtype.
@@ -219,6 +229,13 @@ impl fmt::Display for Error {
                 f,
                 "shape {:?} cannot be counted in bytes exactly (at most 2^59 elements, and 2^62 bytes live)",
                 shape.as_slice()
+            ),
+            Self::OutOfMemory { bytes, live, reserved } => write!(
+                f,
+                "out of memory: the system gave no {} for a tensor; tensors hold {}, {} are reserved for them",
+                Bytes(*bytes),
+                Bytes(*live),
+                Bytes(*reserved)
             ),
             Self::DType { op, got, expected } => {
                 write!(f, "{op}: dtype {} is not supported, expected {expected}", got.name())

@@ -4,49 +4,13 @@
 //! f32 when it is read and rounded when it is written, so every kernel accumulates in at least f32. The same kernels
 //! run over [`Counted`], which counts its own arithmetic: that is how the cost rules are proved.
 
+use crate::arena::Buffer;
 use crate::dtype::DType;
 use crate::float_format::convert as ff;
 use crate::layout::Layout;
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Neg, Sub};
-
-/// Bytes of a storage, aligned to 8.
-#[derive(Debug)]
-pub struct Buffer {
-    words: Vec<u64>,
-    bytes: usize,
-}
-
-impl Buffer {
-    /// `bytes` zero bytes.
-    pub fn zeroed(bytes: u64) -> Self {
-        let bytes = bytes as usize;
-        Self { words: vec![0; bytes.div_ceil(8)], bytes }
-    }
-
-    /// The bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.slice()
-    }
-
-    /// The bytes, to be written.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.slice_mut()
-    }
-
-    /// The bytes as elements of a plain type. A storage holds a whole number of them.
-    pub(crate) fn slice<T: bytemuck::Pod>(&self) -> &[T] {
-        let bytes = &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.bytes];
-        bytemuck::cast_slice(&bytes[..self.bytes / size_of::<T>() * size_of::<T>()])
-    }
-
-    pub(crate) fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
-        let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..self.bytes];
-        let whole = self.bytes / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut bytes[..whole])
-    }
-}
 
 /// A dense row-major array of scalars.
 #[derive(Clone, Debug, PartialEq)]

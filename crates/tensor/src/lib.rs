@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod apply;
+pub mod arena;
 pub mod autocast;
 pub mod autograd;
 #[cfg(feature = "cpu")]

@@ -266,6 +266,13 @@ impl Trace {
         &self.modules[id.0 as usize]
     }
 
+    fn set_storage(&mut self, id: usize, info: StorageInfo) {
+        if id >= self.storages.len() {
+            self.storages.resize(id + 1, StorageInfo { bytes: 0, ..info });
+        }
+        self.storages[id] = info;
+    }
+
     /// Sum of the costs of the ops for which `keep` holds.
     pub fn cost(&self, keep: impl Fn(&OpEvent) -> bool) -> Cost {
         let mut total = Cost::default();
@@ -276,14 +283,30 @@ impl Trace {
     }
 }
 
+/// What the meter knows of a storage.
+#[derive(Debug)]
+struct Slot {
+    info: StorageInfo,
+    /// Role, while it is alive.
+    role: Option<Role>,
+    /// Role as the trace knows it, if it knows it alive.
+    told: Option<Role>,
+}
+
 /// The recorder. Live and peak bytes are kept even when events are not.
+///
+/// A storage's id is its slot. A slot is used again only if the trace at hand has never named it, so that ids are unique
+/// within a trace, and a program that records nothing needs no more slots than it has storages alive.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) recording: bool,
     pub(crate) trace: Trace,
     pub(crate) live: u64,
     pub(crate) peak: u64,
-    next_storage: u32,
+    slots: Vec<Slot>,
+    vacant: Vec<u32>,
+    /// Whether slots may differ from what the trace knows.
+    behind: bool,
 }
 
 impl Meter {
@@ -291,9 +314,41 @@ impl Meter {
         Self { recording: true, ..Self::default() }
     }
 
-    fn push(&mut self, storage: StorageId, change: MemoryChange) {
+    pub(crate) fn set_recording(&mut self, on: bool) {
+        self.behind |= on && !self.recording;
+        self.recording = on;
+    }
+
+    pub(crate) fn reset_peak(&mut self) {
+        self.peak = self.live;
+    }
+
+    /// Tells the trace what changed while it was not told: storages allocated, freed, and in another role.
+    fn catch_up(&mut self) {
+        self.behind = false;
+        let op = self.trace.ops.len() as u32;
+        for (id, slot) in self.slots.iter_mut().enumerate() {
+            let change = match (slot.told, slot.role) {
+                (None, Some(role)) => MemoryChange::Alloc(role),
+                (Some(_), None) => MemoryChange::Free,
+                (Some(old), Some(new)) if old != new => MemoryChange::Role(new),
+                _ => continue,
+            };
+            if slot.told.is_none() {
+                self.trace.set_storage(id, StorageInfo { born: op, ..slot.info });
+            }
+            slot.told = slot.role;
+            self.trace.memory.push(MemoryEvent { op, storage: StorageId(id as u32), change });
+        }
+    }
+
+    fn push(&mut self, storage: StorageId, change: MemoryChange, role: Option<Role>) {
+        if self.behind {
+            self.catch_up();
+        }
         let op = self.trace.ops.len() as u32;
         self.trace.memory.push(MemoryEvent { op, storage, change });
+        self.slots[storage.0 as usize].told = role;
     }
 
     /// Whether so many bytes more can be live and still be counted exactly.
@@ -302,36 +357,84 @@ impl Meter {
         self.live.checked_add(bytes).is_some_and(|live| live <= LIMIT)
     }
 
+    /// Bytes that are live only while an op runs.
+    pub(crate) fn workspace(&mut self, bytes: u64, module: ModuleId, phase: Phase) {
+        let id = self.alloc(bytes, Role::Temporary, module, phase);
+        self.free(id, bytes);
+    }
+
     pub(crate) fn alloc(&mut self, bytes: u64, role: Role, module: ModuleId, phase: Phase) -> StorageId {
-        let id = StorageId(self.next_storage);
-        self.next_storage += 1;
         self.live += bytes;
         self.peak = self.peak.max(self.live);
+        if self.recording && self.behind {
+            self.catch_up();
+        }
+        let info = StorageInfo { bytes, module, phase, born: self.trace.ops.len() as u32 };
+        let slot = Slot { info, role: Some(role), told: None };
+        let id = if let Some(id) = self.vacant.pop() {
+            self.slots[id as usize] = slot;
+            StorageId(id)
+        } else {
+            self.slots.push(slot);
+            StorageId(self.slots.len() as u32 - 1)
+        };
         if self.recording {
-            let born = self.trace.ops.len() as u32;
-            // Ids stay dense even if recording was off for a while.
-            self.trace.storages.resize(id.0 as usize, StorageInfo { bytes: 0, module, phase, born });
-            self.trace.storages.push(StorageInfo { bytes, module, phase, born });
-            self.push(id, MemoryChange::Alloc(role));
+            self.trace.set_storage(id.0 as usize, info);
+            self.push(id, MemoryChange::Alloc(role), Some(role));
         }
         id
     }
 
     pub(crate) fn free(&mut self, id: StorageId, bytes: u64) {
         self.live -= bytes;
+        let slot = &mut self.slots[id.0 as usize];
+        slot.role = None;
         if self.recording {
-            self.push(id, MemoryChange::Free);
+            if self.behind {
+                self.catch_up();
+            } else {
+                self.push(id, MemoryChange::Free, None);
+            }
+        } else if slot.told.is_none() {
+            self.vacant.push(id.0);
         }
     }
 
     pub(crate) fn role(&mut self, id: StorageId, role: Role) {
+        self.slots[id.0 as usize].role = Some(role);
         if self.recording {
-            self.push(id, MemoryChange::Role(role));
+            if self.behind {
+                self.catch_up();
+            } else {
+                self.push(id, MemoryChange::Role(role), Some(role));
+            }
         }
     }
 
     pub(crate) fn mark(&mut self, name: &str) {
+        if !self.recording {
+            return;
+        }
+        if self.behind {
+            self.catch_up();
+        }
         let (op, memory) = (self.trace.ops.len() as u32, self.trace.memory.len() as u32);
         self.trace.marks.push(Mark { name: name.to_owned(), op, memory });
+    }
+
+    /// Takes the trace out. The next one begins with the storages that are alive.
+    pub(crate) fn take(&mut self) -> Trace {
+        while self.slots.last().is_some_and(|slot| slot.role.is_none()) {
+            self.slots.pop();
+        }
+        self.vacant.clear();
+        for (id, slot) in self.slots.iter_mut().enumerate().rev() {
+            slot.told = None;
+            if slot.role.is_none() {
+                self.vacant.push(id as u32);
+            }
+        }
+        self.behind = !self.slots.is_empty();
+        std::mem::take(&mut self.trace)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A [`Runtime`] is a cheap handle. Tensors carry it, so ops need no further argument. It belongs to one thread.
 
+use crate::arena::{Arena, Usage};
 use crate::autocast::Autocast;
 use crate::autograd::Tape;
 use crate::meter::{Meter, ModuleId, Phase, Role, Trace};
@@ -45,6 +46,7 @@ struct Paths {
 
 struct Inner {
     device: Device,
+    arena: Arena,
     meter: RefCell<Meter>,
     tape: RefCell<Tape>,
     paths: RefCell<Paths>,
@@ -82,6 +84,7 @@ impl Runtime {
         let paths = Paths { names: vec![String::new()], children: HashMap::new() };
         Self(Rc::new(Inner {
             device,
+            arena: Arena::default(),
             meter: RefCell::new(Meter::new()),
             tape: RefCell::new(Tape::default()),
             paths: RefCell::new(paths),
@@ -122,9 +125,20 @@ impl Runtime {
         self.0.tape.borrow_mut()
     }
 
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.0.arena
+    }
+
     /// Records events, or not. Live and peak bytes are counted either way.
+    ///
+    /// When recording goes on after a pause, the trace first says what was allocated and freed meanwhile.
     pub fn set_recording(&self, on: bool) {
-        self.meter().recording = on;
+        self.meter().set_recording(on);
+    }
+
+    /// Whether events are recorded.
+    pub fn is_recording(&self) -> bool {
+        self.meter().recording
     }
 
     /// Bytes live now.
@@ -137,11 +151,34 @@ impl Runtime {
         self.meter().peak
     }
 
-    /// Takes the recording out and starts an empty one.
-    ///
-    /// Storages that are alive keep their ids; take the trace once, at the end.
+    /// From now on, `peak_bytes` is the highest since now.
+    pub fn reset_peak(&self) {
+        self.meter().reset_peak();
+    }
+
+    /// What the allocator holds behind the tensors: more than is live, by rounding and by free blocks it keeps.
+    pub fn memory(&self) -> Usage {
+        self.arena().usage()
+    }
+
+    /// Bytes the process holds for tensors: see [`Usage::reserved`].
+    pub fn reserved_bytes(&self) -> u64 {
+        self.memory().reserved
+    }
+
+    /// Tells that about so many bytes will be live at once, so that they come from the system in one piece.
+    pub fn expect_bytes(&self, bytes: u64) {
+        self.arena().want(bytes);
+    }
+
+    /// Gives memory that no tensor uses back to the system, as far as it came in pieces of its own.
+    pub fn release_cached(&self) {
+        self.arena().release_unused();
+    }
+
+    /// Takes the recording out and starts an empty one, which will begin with the storages that are alive.
     pub fn take_trace(&self) -> Trace {
-        let mut trace = std::mem::take(&mut self.meter().trace);
+        let mut trace = self.meter().take();
         trace.modules.clone_from(&self.0.paths.borrow().names);
         trace
     }

@@ -1,7 +1,7 @@
 //! The bytes behind tensors: allocated in one place, freed by `Drop`, with a role that follows the holders.
 
+use crate::arena::Buffer;
 use crate::error::{Error, Result};
-use crate::kernel::Buffer;
 use crate::meter::{Role, StorageId};
 use crate::runtime::Runtime;
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -18,13 +18,22 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// The one door through which bytes are allocated.
-    pub(crate) fn allocate(runtime: &Runtime, bytes: u64, role: Role) -> Rc<Self> {
-        let data = runtime.holds_data().then(|| RefCell::new(Buffer::zeroed(bytes)));
+    /// The one door through which bytes are allocated. What they hold is left from before: who asked writes them all.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the system has no more.
+    pub(crate) fn allocate(runtime: &Runtime, bytes: u64, role: Role) -> Result<Rc<Self>> {
+        let data = if runtime.holds_data() {
+            let out_of_memory =
+                || Error::OutOfMemory { bytes, live: runtime.live_bytes(), reserved: runtime.arena().usage().reserved };
+            Some(RefCell::new(runtime.arena().buffer(bytes).ok_or_else(out_of_memory)?))
+        } else {
+            None
+        };
         let mut holds = [0u16; Role::ALL.len()];
         holds[role as usize] = 1;
         let id = runtime.meter().alloc(bytes, role, runtime.module(), runtime.phase());
-        Rc::new(Self { id, bytes, runtime: runtime.clone(), data, holds: Cell::new(holds), version: Cell::new(0) })
+        Ok(Rc::new(Self { id, bytes, runtime: runtime.clone(), data, holds: Cell::new(holds), version: Cell::new(0) }))
     }
 
     /// Identity of this storage in the trace.

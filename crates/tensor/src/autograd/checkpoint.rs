@@ -167,9 +167,9 @@ pub(crate) fn note(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out],
 
 /// The results of an op of a region that is recomputed, if it need not run: kept ones, or stand-ins without bytes that
 /// nothing reads.
-pub(crate) fn replay(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) -> Option<Outputs> {
-    let region = recomputing(runtime)?;
-    if region.selection.is_empty() { None } else { region.selection.replay(runtime, op, inputs, outs) }
+pub(crate) fn replay(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) -> Result<Option<Outputs>> {
+    let Some(region) = recomputing(runtime).filter(|region| !region.selection.is_empty()) else { return Ok(None) };
+    region.selection.replay(runtime, op, inputs, outs)
 }
 
 fn recompute(runtime: &Runtime, region: &Rc<Region>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use super::Saved;
 use crate::apply::Outputs;
+use crate::error::Result;
 use crate::meter::Role;
 use crate::ops::{Op, Out};
 use crate::runtime::Runtime;
@@ -85,11 +86,15 @@ impl Selection {
     }
 
     pub(super) fn note(&self, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) {
+        let mut producer = self.producer.borrow_mut();
         if !is_counted(op, inputs) {
+            // The id may be that of a storage of the region that is gone.
+            for output in outputs {
+                producer.remove(&output.storage().id().0);
+            }
             return;
         }
         let mut notes = self.notes.borrow_mut();
-        let mut producer = self.producer.borrow_mut();
         let number = notes.len();
         let made_by = |t: &&Tensor| producer.get(&t.storage().id().0).copied();
         notes.push(Note {
@@ -142,28 +147,36 @@ impl Selection {
         drop(kept);
     }
 
-    pub(super) fn replay(&self, runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) -> Option<Outputs> {
+    pub(super) fn replay(
+        &self,
+        runtime: &Runtime,
+        op: &Op,
+        inputs: &[&Tensor],
+        outs: &[Out],
+    ) -> Result<Option<Outputs>> {
         if !is_counted(op, inputs) {
-            return None;
+            return Ok(None);
         }
         let number = self.cursor.get();
         self.cursor.set(number + 1);
         if let Some(kept) = self.kept.borrow().get(&number) {
-            return Some(kept.iter().map(|saved| saved.tensor.clone()).collect());
+            return Ok(Some(kept.iter().map(|saved| saved.tensor.clone()).collect()));
         }
         if self.again.borrow().get(number).copied().unwrap_or(true) {
-            return None;
+            return Ok(None);
         }
-        let stand_in = |out: &Out| match out {
-            Out::Fresh(spec) => Tensor {
-                storage: Storage::allocate(runtime, 0, Role::Temporary),
-                layout: spec.layout.clone(),
-                dtype: spec.dtype,
-                grad_ref: None,
-            },
-            Out::View(of, layout) => Tensor { layout: layout.clone(), grad_ref: None, ..inputs[*of].clone() },
-            Out::InPlace(of) => inputs[*of].clone(),
+        let stand_in = |out: &Out| {
+            Ok(match out {
+                Out::Fresh(spec) => Tensor {
+                    storage: Storage::allocate(runtime, 0, Role::Temporary)?,
+                    layout: spec.layout.clone(),
+                    dtype: spec.dtype,
+                    grad_ref: None,
+                },
+                Out::View(of, layout) => Tensor { layout: layout.clone(), grad_ref: None, ..inputs[*of].clone() },
+                Out::InPlace(of) => inputs[*of].clone(),
+            })
         };
-        Some(outs.iter().map(stand_in).collect())
+        outs.iter().map(stand_in).collect::<Result<_>>().map(Some)
     }
 }

@@ -1,7 +1,7 @@
 //! The operands of a fast kernel: typed slices over the bytes of their storages.
 
+use crate::arena::Buffer;
 use crate::dtype::DType;
-use crate::kernel::Buffer;
 use crate::layout::Layout;
 use crate::ops::Out;
 use crate::tensor::Tensor;

@@ -8,7 +8,8 @@
 //! - `meta_equals_cpu`: both devices record the same events, memory and storages;
 //! - `every_op_has_a_row`: no variant of `Op` is left out.
 //!
-//! Beside the table, `values`, `memory` and `refusals` look at single ops, `bytes` at elements as they lie in memory, and `views` checks that layout changes are what an index function says, and cost nothing.
+//! Beside the table, `values`, `memory` and `refusals` look at single ops, `bytes` at elements as they lie in memory, `recording` at what a trace says
+//! that begins late, and `views` checks that layout changes are what an index function says, and cost nothing.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bytes;
@@ -17,6 +18,7 @@ mod gradients;
 mod inputs;
 mod memory;
 mod meta_equals_cpu;
+mod recording;
 mod refusals;
 mod rows;
 mod rows_fused;
