@@ -9,6 +9,9 @@
 
 pub mod args;
 pub mod gemm;
+pub mod lanes;
+pub mod planes;
+pub mod scratch;
 pub mod simd;
 pub mod threads;
 
