@@ -50,6 +50,8 @@ pub enum Stream {
     DataOrder,
     /// Choice of generated tokens.
     Sampling,
+    /// Rounding of parameters that is right in the mean.
+    Rounding,
 }
 
 impl Stream {
@@ -60,6 +62,7 @@ impl Stream {
             Self::Dropout => 1,
             Self::DataOrder => 2,
             Self::Sampling => 3,
+            Self::Rounding => 4,
         }
     }
 }

@@ -36,21 +36,11 @@ impl Rule for AdamW {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
         let op = self.name();
-        if self.step == 0 {
-            return Err(Error::Argument { op, what: "steps are counted from 1".into() });
-        }
-        for beta in [self.beta1, self.beta2] {
-            if !(0.0..1.0).contains(&beta) {
-                return Err(Error::Argument { op, what: format!("beta must lie in 0..1, not {beta}") });
-            }
-        }
+        self.check(op)?;
         for other in inputs {
             need_float(op, other)?;
-            if other.shape() != inputs[0].shape() {
-                let rule = "parameter, gradient and states must have one shape";
-                return Err(Error::Shapes { op, a: inputs[0].shape().into(), b: other.shape().into(), rule });
-            }
         }
+        need_one_shape(op, inputs)?;
         let mut outs: Outs = smallvec![Out::InPlace(0), Out::InPlace(2), Out::InPlace(3)];
         if self.master {
             outs.push(Out::InPlace(4));
@@ -59,38 +49,88 @@ impl Rule for AdamW {
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        // 3 for the mean, 4 for the mean of squares, 3 for the denominator, 3 for the step.
-        let per_element = 13 + u128::from(self.weight_decay != 0.0);
-        let flops = per_element * u128::from(inputs[0].elements());
+        let flops = self.flops_per_element() * u128::from(inputs[0].elements());
         // With a master copy the parameter is not read.
         Cost { elementwise: flops, ..traffic(&inputs[usize::from(self.master)..], outputs) }
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
+        let element = self.element::<T>();
+        let at = if self.master { 3 } else { 0 };
+        for (i, &g) in inputs[1].num().data.iter().enumerate() {
+            let old = |j: usize| outputs[j].num().data[i];
+            let (p, m, v) = element(old(at), g, old(1), old(2));
+            for (j, value) in [(0, p), (1, m), (2, v), (at, p)] {
+                outputs[j].num_mut().data[i] = value;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses operands of unlike shapes.
+pub(super) fn need_one_shape<'a>(op: &'static str, operands: impl IntoIterator<Item = &'a Spec>) -> Result<()> {
+    let mut operands = operands.into_iter();
+    let Some(first) = operands.next() else { return Ok(()) };
+    match operands.find(|other| other.shape() != first.shape()) {
+        None => Ok(()),
+        Some(other) => {
+            let rule = "parameter, gradient and states must have one shape";
+            Err(Error::Shapes { op, a: first.shape().into(), b: other.shape().into(), rule })
+        }
+    }
+}
+
+/// Refuses a decay that is none.
+pub(super) fn need_decay(op: &'static str, beta: f64) -> Result<()> {
+    if (0.0..1.0).contains(&beta) {
+        Ok(())
+    } else {
+        Err(Error::Argument { op, what: format!("beta must lie in 0..1, not {beta}") })
+    }
+}
+
+/// Refuses a master copy that the op does not know of, or the lack of one that it does.
+pub(super) fn need_agreement(op: &'static str, says: bool, given: bool) -> Result<()> {
+    if says == given {
+        Ok(())
+    } else {
+        Err(Error::Argument { op, what: "the op and its operands disagree on a master copy".into() })
+    }
+}
+
+impl AdamW {
+    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+        if self.step == 0 {
+            return Err(Error::Argument { op, what: "steps are counted from 1".into() });
+        }
+        need_decay(op, self.beta1)?;
+        need_decay(op, self.beta2)
+    }
+
+    /// Arithmetic operations per element: 3 for the mean, 4 for the mean of squares, 3 for the denominator, 3 for the
+    /// step, 1 for the decay.
+    pub(super) fn flops_per_element(&self) -> u128 {
+        13 + u128::from(self.weight_decay != 0.0)
+    }
+
+    /// The update of one element: from parameter, gradient and both means to the new parameter and means.
+    pub(super) fn element<T: Num>(&self) -> impl Fn(T, T, T, T) -> (T, T, T) {
         let of = T::from_f64;
         // Steps past 2^31 have left the bias correction at 1 long ago.
         let step = i32::try_from(self.step).unwrap_or(i32::MAX);
         let correction1 = 1.0 - self.beta1.powi(step);
-        let correction2 = (1.0 - self.beta2.powi(step)).sqrt();
-        let decay = of(1.0 - self.lr * self.weight_decay);
-        let grad = inputs[1].num();
-        let at = if self.master { 3 } else { 0 };
-        for (i, &g) in grad.data.iter().enumerate() {
-            let m = outputs[1].num().data[i];
-            let m = m + of(1.0 - self.beta1) * (g - m);
-            let v = outputs[2].num().data[i] * of(self.beta2) + of(1.0 - self.beta2) * (g * g);
-            let denominator = v.sqrt() / of(correction2) + of(self.eps);
-            let mut p = outputs[at].num().data[i];
-            if self.weight_decay != 0.0 {
-                p = p * decay;
-            }
-            let p = p - of(self.lr / correction1) * m / denominator;
-            outputs[0].num_mut().data[i] = p;
-            outputs[1].num_mut().data[i] = m;
-            outputs[2].num_mut().data[i] = v;
-            outputs[at].num_mut().data[i] = p;
+        let correction2 = of((1.0 - self.beta2.powi(step)).sqrt());
+        let (rate, eps) = (of(self.lr / correction1), of(self.eps));
+        let (beta2, new1, new2) = (of(self.beta2), of(1.0 - self.beta1), of(1.0 - self.beta2));
+        let decay = (self.weight_decay != 0.0).then(|| of(1.0 - self.lr * self.weight_decay));
+        move |p, g, m, v| {
+            let m = m + new1 * (g - m);
+            let v = v * beta2 + new2 * (g * g);
+            let denominator = v.sqrt() / correction2 + eps;
+            let p = decay.map_or(p, |decay| p * decay);
+            (p - rate * m / denominator, m, v)
         }
-        Ok(())
     }
 }
 
@@ -108,12 +148,7 @@ impl Tensor {
         master: Option<&Self>,
         step: &AdamW,
     ) -> Result<()> {
-        if step.master != master.is_some() {
-            return Err(Error::Argument {
-                op: "adamw",
-                what: "the op and its operands disagree on a master copy".into(),
-            });
-        }
+        need_agreement("adamw", step.master, master.is_some())?;
         let mut inputs: SmallVec<[&Self; 5]> = smallvec![self, grad, exp_avg, exp_avg_sq];
         inputs.extend(master);
         apply(Op::AdamW(step.clone()), &inputs).map(drop)

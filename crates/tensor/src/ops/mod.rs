@@ -266,11 +266,21 @@ ops! {
     addc { Addc }
     /// A fused step of `AdamW`.
     adamw { AdamW }
+    /// The same with moments in bytes.
+    adamw_8bit { AdamW8bit }
+    /// A fused step of Lion.
+    lion { Lion }
+    /// Numbers as bytes with a scale for each block.
+    blockwise { QuantizeBlockwise, DequantizeBlockwise }
+    /// Rounding that is right in the mean.
+    stochastic_round { StochasticRound }
     // --- reductions
     /// Sum over dimensions.
     sum { Sum }
     /// Mean over dimensions.
     mean { Mean }
+    /// Sum of squares over dimensions.
+    sum_squares { SumSquares }
     /// Maximum along a dimension, with its index.
     extremum { Extremum }
     /// `ln Σ e^x` along a dimension.

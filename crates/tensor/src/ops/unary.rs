@@ -47,6 +47,8 @@ pub enum UnaryKind {
     Cos,
     /// `erf x`
     Erf,
+    /// -1, 0 or 1; NaN stays NaN
+    Sign,
     /// Logical not, as bool
     Not,
 }
@@ -58,7 +60,7 @@ impl UnaryKind {
     /// Arithmetic operations per element.
     const fn flops(self) -> u128 {
         match self {
-            Self::Not => 0,
+            Self::Not | Self::Sign => 0, // selections
             Self::Rsqrt => 2,    // sqrt, divide
             Self::Sigmoid => 4,  // negate, exp, add, divide
             Self::Softplus => 3, // exp, add, ln
@@ -84,6 +86,10 @@ impl UnaryKind {
             Self::Sin => x.sin(),
             Self::Cos => x.cos(),
             Self::Erf => x.erf(),
+            Self::Sign => match x.to_f64() {
+                value if value == 0.0 || value.is_nan() => x,
+                value => T::from_f64(value.signum()),
+            },
             Self::Not => {
                 if x.to_f64() == 0.0 {
                     T::one()
@@ -111,6 +117,7 @@ impl Rule for Unary {
             UnaryKind::Sin => "sin",
             UnaryKind::Cos => "cos",
             UnaryKind::Erf => "erf",
+            UnaryKind::Sign => "sign",
             UnaryKind::Not => "not",
         }
     }
@@ -118,7 +125,7 @@ impl Rule for Unary {
     fn infer(&self, inputs: &[Spec]) -> Result<Outs> {
         let dtype = match self.kind {
             UnaryKind::Not => DType::Bool,
-            UnaryKind::Neg if !inputs[0].dtype.is_bool() => inputs[0].dtype,
+            UnaryKind::Neg | UnaryKind::Sign if !inputs[0].dtype.is_bool() => inputs[0].dtype,
             _ if inputs[0].dtype.is_float() => inputs[0].dtype,
             _ => {
                 return Err(Error::DType { op: self.name(), got: inputs[0].dtype, expected: "a floating-point dtype" });
@@ -145,7 +152,7 @@ impl Rule for Unary {
 
     fn saves(&self, _: Needs) -> Saves {
         match self.kind {
-            UnaryKind::Neg | UnaryKind::Not => Saves::NONE,
+            UnaryKind::Neg | UnaryKind::Not | UnaryKind::Sign => Saves::NONE,
             UnaryKind::Log | UnaryKind::Sin | UnaryKind::Cos | UnaryKind::Erf | UnaryKind::Softplus => Saves::inputs(1),
             // Where the derivative is a function of the result, the result is kept: it often lives on anyway.
             _ => Saves::outputs(1),
@@ -153,7 +160,7 @@ impl Rule for Unary {
     }
 
     fn differentiable(&self) -> u8 {
-        u8::from(self.kind != UnaryKind::Not)
+        u8::from(!matches!(self.kind, UnaryKind::Not | UnaryKind::Sign))
     }
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
@@ -180,7 +187,7 @@ impl Rule for Unary {
                 let slope = x.mul(x)?.neg()?.exp()?.mul_scalar(std::f64::consts::FRAC_2_SQRT_PI)?;
                 g.mul(&slope)?
             }
-            UnaryKind::Not => return Err(Error::NoGradient { op: self.name(), input: 0 }),
+            UnaryKind::Not | UnaryKind::Sign => return Err(Error::NoGradient { op: self.name(), input: 0 }),
         };
         Ok(smallvec![Some(out)])
     }
@@ -308,6 +315,8 @@ methods! {
     cos = Cos;
     /// `erf x`
     erf = Erf;
+    /// -1, 0 or 1; NaN stays NaN. No gradient goes through it.
+    sign = Sign;
     /// Logical not.
     logical_not = Not;
 }

@@ -22,5 +22,6 @@ mod recording;
 mod refusals;
 mod rows;
 mod rows_fused;
+mod rows_optim;
 mod values;
 mod views;

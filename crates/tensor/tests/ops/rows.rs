@@ -32,10 +32,9 @@ fn shape3(g: &mut Inputs) -> [u64; 3] {
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
-    [movement(), elementwise(), reductions(), by_index(), contractions(), crate::rows_fused::rows()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let fused = [crate::rows_fused::rows(), crate::rows_optim::rows()];
+    let small = [movement(), elementwise(), reductions(), by_index(), contractions()];
+    small.into_iter().chain(fused).flatten().collect()
 }
 
 /// A vector from its end: a custom op that moves bytes and does no arithmetic.
@@ -212,6 +211,7 @@ fn elementwise() -> Vec<Row> {
             let (x, y) = (g.index(&[2, 3], 9)?, g.ints(&[3], 9, DType::U8)?);
             Ok(vec![x.add(&y)?])
         }),
+        row("sign", |g| Ok(vec![g.data(&[2, 3])?.sign()?])),
         row("logical_not", |g| Ok(vec![g.mask(&[2, 3])?.logical_not()?])),
         row("add_reusing", |g| {
             let (x, y) = (g.data(&[2, 3])?, g.data(&[2, 3])?);
@@ -261,6 +261,14 @@ fn reductions() -> Vec<Row> {
         }),
         row("mean, kept", |g| Ok(vec![g.float(&[2, 3, 2])?.mean(&[0, -1], true)?])),
         row("mean of all", |g| Ok(vec![g.float(&[2, 3])?.mean_all()?])),
+        row("sum_squares", |g| {
+            let shape = shape3(g);
+            Ok(vec![g.float(&shape)?.sum_squares(&[1], false)?])
+        }),
+        row("sum_squares, kept", |g| Ok(vec![g.float(&[2, 3, 2])?.sum_squares(&[0, -1], true)?])),
+        row("sum_squares of all, in parts", |g| {
+            Ok(vec![g.float(&[2, 3])?.sum_squares_all()?, g.data(&[5, 1000])?.sum_squares_all()?])
+        }),
         row("max", |g| {
             let (values, indices) = g.float(&[2, 4, 3])?.max(1, false)?;
             Ok(vec![values, indices])

@@ -1,14 +1,14 @@
-//! Rows of the fused ops: activations, norms, attention, losses, grouped products, optimizer steps.
+//! Rows of the fused ops: activations, norms, attention, losses, grouped products.
 
 use crate::inputs::Inputs;
 use crate::rows::{Row, row};
-use napkin_tensor::ops::{adamw::AdamW, attention::Attention, layer_norm::Stats, nll_loss::Reduction};
+use napkin_tensor::ops::{attention::Attention, layer_norm::Stats, nll_loss::Reduction};
 use napkin_tensor::ops::{rope::RopeStyle, swiglu::Act};
 use napkin_tensor::{DType, Result, Tensor};
 
 /// All rows of this file.
 pub fn rows() -> Vec<Row> {
-    [activations(), norms(), attention(), losses(), experts(), optimizers()].into_iter().flatten().collect()
+    [activations(), norms(), attention(), losses(), experts()].into_iter().flatten().collect()
 }
 
 /// A random number of rows of a random width.
@@ -164,31 +164,5 @@ fn experts() -> Vec<Row> {
             let (x, w, sizes) = (g.float(&[5, 2])?, g.data(&[3, 4, 2])?, group_sizes(g)?);
             Ok(vec![x.grouped_linear(&w, &sizes)?])
         }),
-    ]
-}
-
-fn step(g: &mut Inputs, master: bool, weight_decay: f64) -> Result<Vec<Tensor>> {
-    let op = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay, step: 3, master };
-    let (param, grad, mean) = (g.target(&[2, 3])?, g.data(&[2, 3])?, g.target(&[2, 3])?);
-    let square = g.target(&[2, 3])?;
-    square.mul_(&square.copy()?)?;
-    let copy = if master { Some(g.rt.zeros(&[2, 3], DType::F32)?) } else { None };
-    param.adamw_(&grad, &mean, &square, copy.as_ref(), &op)?;
-    Ok(vec![param, mean, square])
-}
-
-fn optimizers() -> Vec<Row> {
-    vec![
-        row("lerp_", |g| {
-            let (x, end) = (g.target(&[2, 3])?, g.data(&[2, 3])?);
-            Ok(vec![x.lerp_(&end, 0.1)?, x.lerp_(&end, 0.9)?])
-        }),
-        row("add_scaled_, addcmul_, addcdiv_", |g| {
-            let (x, a, b) = (g.target(&[2, 3])?, g.data(&[2, 3])?, g.data(&[2, 3])?);
-            Ok(vec![x.add_scaled_(&a, 0.5)?, x.addcmul_(&a, &b, -0.5)?, x.addcdiv_(&a, &b, 2.0)?])
-        }),
-        row("adamw_", |g| step(g, false, 0.1)),
-        row("adamw_ without decay", |g| step(g, false, 0.0)),
-        row("adamw_ with a master copy", |g| step(g, true, 0.1)),
     ]
 }
