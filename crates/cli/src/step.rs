@@ -128,7 +128,8 @@ pub struct StepArgs {
     /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure [default: bf16-mixed]
     #[arg(long, value_name = "RECIPE")]
     pub precision: Option<String>,
-    /// sgd, sgd-momentum, adagrad, rmsprop, adam, adamw; with -fused, -forloop or -foreach [default: adamw]
+    /// sgd, sgd-momentum, adagrad, rmsprop, adam, adamw, adafactor, adam-8bit, muon, lion; with -fused, -forloop or
+    /// -foreach [default: adamw]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// none, selective, full [default: none]

@@ -3,7 +3,7 @@
 //! A traced model, with activations, is the business of the ledger.
 
 use nn::optim::Kind;
-use nn::step::Precision;
+use nn::step::{ParamInfo, Precision};
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use crate::formulas::known;
@@ -12,7 +12,7 @@ use crate::phrase;
 use crate::report::{
     Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
-use crate::states::{ParameterBytes, Zero};
+use crate::states::{ModelBytes, ParameterBytes, Zero};
 
 /// The memory of one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +68,17 @@ impl<T> Choice<T> {
     }
 }
 
+/// What is to fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Subject {
+    /// Its name.
+    pub name: String,
+    /// How many parameters it has.
+    pub parameters: Params,
+    /// Each of them; empty for a bare count.
+    pub tensors: Vec<ParamInfo>,
+}
+
 /// The question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatesRequest {
@@ -82,7 +93,23 @@ pub struct StatesRequest {
     /// What is divided.
     pub zero: Choice<Zero>,
     /// A model to fit; without one, the largest is asked for.
-    pub parameters: Option<(String, Params)>,
+    pub subject: Option<Subject>,
+}
+
+/// Bytes of states: of every parameter alike, or of a model as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StateBytes {
+    Each(ParameterBytes, Params),
+    Whole(ModelBytes),
+}
+
+impl StateBytes {
+    fn on_device(&self, zero: Zero, dp: u64) -> Bytes {
+        match self {
+            Self::Each(bytes, parameters) => bytes.on_device(*parameters, zero, dp),
+            Self::Whole(bytes) => bytes.on_device(zero, dp),
+        }
+    }
 }
 
 impl StatesRequest {
@@ -94,17 +121,16 @@ impl StatesRequest {
         if self.devices.value == 0 {
             return Err(Diagnostic::error("", "nothing fits on no devices").help("--devices 8").into());
         }
-        let mut report = match &self.parameters {
-            Some((name, parameters)) => self.given(name, *parameters),
-            None => self.largest(),
+        let mut report = match &self.subject {
+            Some(subject) => self.given(subject)?,
+            None => self.largest()?,
         };
-        let bytes = self.bytes();
         report.inputs = Value::map()
             .with(
                 "model",
-                self.parameters
+                self.subject
                     .as_ref()
-                    .map(|(name, n)| Value::map().with("name", name.as_str()).with("parameters", *n)),
+                    .map(|s| Value::map().with("name", s.name.as_str()).with("parameters", s.parameters)),
             )
             .with(
                 "hardware",
@@ -117,21 +143,27 @@ impl StatesRequest {
             .with("precision", self.recipe.value.name())
             .with("optimizer", self.optimizer.value.name())
             .with("zero", self.zero.value as u8);
-        report.result.insert("bytes_per_parameter", per_parameter(bytes));
-        report.assumptions = self.assumptions(bytes);
+        report.assumptions = self.assumptions();
         Ok(report)
     }
 
-    fn bytes(&self) -> ParameterBytes {
-        ParameterBytes::of(self.recipe.value, self.optimizer.value)
+    /// Bytes of every parameter alike.
+    fn bytes(&self) -> Result<ParameterBytes, Diagnostic> {
+        ParameterBytes::of(self.recipe.value, self.optimizer.value).ok_or_else(|| {
+            let name = self.optimizer.value.name();
+            Diagnostic::error("T0310", format!("the states of `{name}` depend on the shapes of the parameters"))
+                .why("a count of parameters has none")
+                .help(format!("napkin fit llama-3.1-8b --states-only --optimizer {name}"))
+                .help("--optimizer adamw")
+        })
     }
 
     fn each(&self, capacity: Bytes) -> Phrase {
         phrase![self.devices.value, " × ", capacity]
     }
 
-    fn largest(&self) -> Report {
-        let (bytes, zero, dp) = (self.bytes(), self.zero.value, self.devices.value);
+    fn largest(&self) -> Result<Report, Diagnostic> {
+        let (bytes, zero, dp) = (self.bytes()?, self.zero.value, self.devices.value);
         let capacity = self.memory.capacity();
         let most = bytes.largest(capacity, zero, dp);
         let fill = self.each(capacity);
@@ -177,7 +209,8 @@ impl StatesRequest {
             .with("parameters_nominal", nominal.map(|(_, largest)| largest))
             .with("capacity_bytes", capacity)
             .with("capacity_nominal_bytes", self.memory.nominal())
-            .with("by_zero", Value::List(stages.collect()));
+            .with("by_zero", Value::List(stages.collect()))
+            .with("bytes_per_parameter", per_parameter(bytes));
         let formula = known("largest-states");
         let (c, r, q) = (u128::from(capacity.get()), bytes.replicated(zero), bytes.sharded(zero));
         report.derivations.push(Derivation {
@@ -189,13 +222,18 @@ impl StatesRequest {
             source: formula.source.to_owned(),
             anchor: formula.anchor,
         });
-        report
+        Ok(report)
     }
 
-    fn given(&self, name: &str, parameters: Params) -> Report {
-        let (bytes, zero, dp) = (self.bytes(), self.zero.value, self.devices.value);
+    fn given(&self, subject: &Subject) -> Result<Report, Diagnostic> {
+        let (parameters, zero, dp) = (subject.parameters, self.zero.value, self.devices.value);
+        let bytes = match self.bytes() {
+            Ok(each) => StateBytes::Each(each, parameters),
+            Err(problem) if subject.tensors.is_empty() => return Err(problem),
+            Err(_) => StateBytes::Whole(ModelBytes::of(&subject.tensors, self.recipe.value, self.optimizer.value)),
+        };
         let capacity = self.memory.capacity();
-        let states = bytes.on_device(parameters, zero, dp);
+        let states = bytes.on_device(zero, dp);
         let fits = states <= capacity;
         let verdict = if fits {
             phrase!["states fit, ", capacity - states, " left for activations"]
@@ -207,8 +245,8 @@ impl StatesRequest {
         if !fits {
             report.verdict = Verdict::No;
         }
-        let note = phrase![Cell::Exact(u128::from(parameters.get())), " · ", name];
-        let rows = [KeyValue::new("parameters", parameters).note(note), self.per_parameter_row(bytes)];
+        let note = phrase![Cell::Exact(u128::from(parameters.get())), " · ", subject.name.as_str()];
+        let rows = [KeyValue::new("parameters", parameters).note(note), self.bytes_row(bytes)];
         report.blocks.push(Block::key_values("", rows));
         let columns = [
             Column::left("zero"),
@@ -220,7 +258,7 @@ impl StatesRequest {
         let mut table = Table::new("by ZeRO stage", columns);
         let mut stages = Vec::new();
         for stage in Zero::ALL {
-            let states = bytes.on_device(parameters, *stage, dp);
+            let states = bytes.on_device(*stage, dp);
             let share = Cell::Percent(states / capacity);
             let answer = if states <= capacity { "yes" } else { "no" };
             table.rows.push(Row::new([
@@ -240,33 +278,37 @@ impl StatesRequest {
             .with("states_bytes", states)
             .with("capacity_bytes", capacity)
             .with("by_zero", Value::List(stages));
-        if let Some(stage) = Zero::ALL.iter().find(|stage| bytes.on_device(parameters, **stage, dp) <= capacity)
+        match bytes {
+            StateBytes::Each(each, _) => report.result.insert("bytes_per_parameter", per_parameter(each)),
+            StateBytes::Whole(all) => report.result.insert("bytes", whole(all)),
+        }
+        if let Some(stage) = Zero::ALL.iter().find(|stage| bytes.on_device(**stage, dp) <= capacity)
             && !fits
         {
             report.notes.push(phrase!["--zero ", stage.name(), " is the first stage of which the states fit"]);
         }
-        let formula = known("zero");
         let n = Cell::Exact(u128::from(parameters.get()));
+        let (id, substituted) = match bytes {
+            StateBytes::Each(each, _) => {
+                let (r, q) = (each.replicated(zero), each.sharded(zero));
+                ("zero", phrase![n.clone(), " × ", r, " + ", n, " × ", q, " ÷ ", dp])
+            }
+            StateBytes::Whole(all) => {
+                let exact = |bytes: u64| Cell::Exact(u128::from(bytes));
+                ("zero-whole", phrase![exact(all.replicated(zero)), " + ", exact(all.sharded(zero)), " ÷ ", dp])
+            }
+        };
+        let formula = known(id);
         report.derivations.push(Derivation {
             of: "states".to_owned(),
-            formula: "zero",
+            formula: id,
             expression: formula.expression.to_owned(),
-            substituted: phrase![
-                n.clone(),
-                " × ",
-                bytes.replicated(zero),
-                " + ",
-                n,
-                " × ",
-                bytes.sharded(zero),
-                " ÷ ",
-                dp
-            ],
+            substituted,
             result: states.into(),
             source: formula.source.to_owned(),
             anchor: formula.anchor,
         });
-        report
+        Ok(report)
     }
 
     fn per_parameter_row(&self, bytes: ParameterBytes) -> KeyValue {
@@ -274,7 +316,17 @@ impl StatesRequest {
         KeyValue::new("per parameter", Bytes(bytes.total())).note(note)
     }
 
-    fn assumptions(&self, bytes: ParameterBytes) -> Vec<Assumption> {
+    fn bytes_row(&self, bytes: StateBytes) -> KeyValue {
+        match bytes {
+            StateBytes::Each(each, _) => self.per_parameter_row(each),
+            StateBytes::Whole(all) => {
+                let note = phrase!["by shape   (", self.recipe.value.name(), ", ", self.optimizer.value.name(), ")"];
+                KeyValue::new("optimizer states", Bytes(all.optimizer)).note(note)
+            }
+        }
+    }
+
+    fn assumptions(&self) -> Vec<Assumption> {
         let mut all = vec![
             Assumption::new("devices", "devices", self.devices.value, self.devices.origin()).flag("--devices"),
             Assumption::new("precision", "precision", self.recipe.value.name(), self.recipe.origin())
@@ -288,11 +340,10 @@ impl StatesRequest {
         all.push(
             Assumption::new("states_only", "states only", Cell::Empty, Origin::Given).why(why).flag("--states-only"),
         );
-        if bytes.working_copy > 0 {
+        if let Some(copies) = self.recipe.value.copies() {
             let why = phrase!["16-bit copies live only while a block computes and are not counted"];
-            all.push(
-                Assumption::new("working_copy_bytes", "copies", Bytes(bytes.working_copy), Origin::Derived).why(why),
-            );
+            let bytes = Bytes(copies.size_in_bytes());
+            all.push(Assumption::new("working_copy_bytes", "copies", bytes, Origin::Derived).why(why));
         }
         all
     }
@@ -305,6 +356,15 @@ fn per_parameter(bytes: ParameterBytes) -> Value {
         .with("gradient", bytes.gradient)
         .with("master", bytes.master)
         .with("optimizer", Value::Map(slots.collect()))
+        .with("total", bytes.total())
+}
+
+fn whole(bytes: ModelBytes) -> Value {
+    Value::map()
+        .with("parameters", bytes.parameters)
+        .with("gradients", bytes.gradients)
+        .with("masters", bytes.masters)
+        .with("optimizer_states", bytes.optimizer)
         .with("total", bytes.total())
 }
 
@@ -329,7 +389,7 @@ mod tests {
             recipe: Choice::or(Some(recipe), Precision::Fp32),
             optimizer: Choice::or(None, Kind::AdamW),
             zero: Choice::or(Some(zero), Zero::None),
-            parameters: None,
+            subject: None,
         }
     }
 
@@ -356,12 +416,21 @@ mod tests {
     #[test]
     fn a_model_is_held_against_every_stage() {
         let mut request = request(Precision::Bf16Master, Zero::Gradients);
-        request.parameters = Some(("dense:23572403200".to_owned(), Params(23_572_403_200)));
+        let (name, parameters) = ("dense:23572403200".to_owned(), Params(23_572_403_200));
+        request.subject = Some(Subject { name, parameters, tensors: Vec::new() });
         let report = request.report().unwrap();
         assert_eq!(report.verdict, Verdict::No);
         assert_eq!(uint(&report, "states_bytes"), 88_396_512_000);
         let Some(Value::List(stages)) = report.result.get("by_zero") else { panic!("no stages") };
         let fits: Vec<_> = stages.iter().map(|stage| stage.get("fits").cloned()).collect();
         assert_eq!(fits, [false, false, false, true].map(|fits| Some(Value::Bool(fits))));
+    }
+
+    /// A bare count has no shapes, and a rule that asks for them says so.
+    #[test]
+    fn states_by_shape_need_a_model() {
+        let optimizer = Choice::or(Some(Kind::Muon), Kind::AdamW);
+        let problems = StatesRequest { optimizer, ..request(Precision::Fp32, Zero::None) }.report().unwrap_err();
+        assert!(problems.to_string().contains("the states of `muon` depend on the shapes"), "{problems}");
     }
 }

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nn::optim::Kind;
-use nn::step::Precision;
+use nn::optim::{Implementation, Kind, OptimizerKind, Slot};
+use nn::step::{ParamInfo, Precision};
 use units::{Bytes, Diagnostic, Params};
 
 use crate::formulas;
@@ -82,22 +82,17 @@ pub struct ParameterBytes {
     pub slot: u64,
     /// The names of the optimizer states.
     pub slots: &'static [&'static str],
-    /// A copy in 16 bits that lives only while it is used, and is in no sum here.
-    pub working_copy: u64,
 }
 
 impl ParameterBytes {
-    /// What a recipe and an optimizer make of it.
-    pub const fn of(recipe: Precision, optimizer: Kind) -> Self {
+    /// What a recipe and an optimizer make of it; `None` if the optimizer's states depend on the shapes of parameters.
+    pub fn of(recipe: Precision, optimizer: Kind) -> Option<Self> {
+        let slots = optimizer.uniform_slots()?;
         let parameter = recipe.param_dtype().size_in_bytes();
         let gradient = recipe.grad_dtype().size_in_bytes();
         let master = if recipe.has_master() { 4 } else { 0 };
         let slot = if recipe.has_master() { 4 } else { parameter };
-        let working_copy = match recipe.copies() {
-            Some(low) => low.size_in_bytes(),
-            None => 0,
-        };
-        Self { parameter, gradient, master, slot, slots: optimizer.slots(), working_copy }
+        Some(Self { parameter, gradient, master, slot, slots })
     }
 
     /// Bytes of all optimizer states.
@@ -112,12 +107,7 @@ impl ParameterBytes {
 
     /// Bytes that are divided over the devices.
     pub fn sharded(&self, zero: Zero) -> u64 {
-        let parts = [
-            (Zero::States, self.master + self.optimizer()),
-            (Zero::Gradients, self.gradient),
-            (Zero::Parameters, self.parameter),
-        ];
-        parts.into_iter().filter(|(from, _)| zero >= *from).map(|(_, bytes)| bytes).sum()
+        sharded(zero, self.master + self.optimizer(), self.gradient, self.parameter)
     }
 
     /// Bytes that every device holds.
@@ -144,6 +134,65 @@ impl ParameterBytes {
     }
 }
 
+/// Bytes of all parameters of a model, their gradients and states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelBytes {
+    /// Parameters.
+    pub parameters: u64,
+    /// Gradients of those that are trained.
+    pub gradients: u64,
+    /// Master copies.
+    pub masters: u64,
+    /// Optimizer states.
+    pub optimizer: u64,
+}
+
+impl ModelBytes {
+    /// What a recipe and an optimizer make of these parameters, tensor by tensor.
+    pub fn of(params: &[ParamInfo], recipe: Precision, optimizer: Kind) -> Self {
+        let rule = OptimizerKind { kind: optimizer, implementation: Implementation::Fused };
+        let mut all = Self::default();
+        for param in params {
+            all.parameters += param.elements * recipe.param_dtype().size_in_bytes();
+            if !param.trainable {
+                continue;
+            }
+            all.gradients += param.elements * recipe.grad_dtype().size_in_bytes();
+            for slot in rule.slots(param.kind, &param.shape, recipe.param_dtype(), recipe.has_master()) {
+                let bytes = if slot.name == Slot::MASTER { &mut all.masters } else { &mut all.optimizer };
+                *bytes += slot.bytes();
+            }
+        }
+        all
+    }
+
+    /// Bytes of everything.
+    pub const fn total(&self) -> u64 {
+        self.parameters + self.gradients + self.masters + self.optimizer
+    }
+
+    /// Bytes that are divided over the devices.
+    pub fn sharded(&self, zero: Zero) -> u64 {
+        sharded(zero, self.masters + self.optimizer, self.gradients, self.parameters)
+    }
+
+    /// Bytes that every device holds.
+    pub fn replicated(&self, zero: Zero) -> u64 {
+        self.total() - self.sharded(zero)
+    }
+
+    /// Bytes on one of `dp` devices.
+    pub fn on_device(&self, zero: Zero, dp: u64) -> Bytes {
+        formulas::state_bytes(Params(1), self.replicated(zero), self.sharded(zero), dp)
+    }
+}
+
+/// What a stage divides of states, gradients and parameters.
+fn sharded(zero: Zero, states: u64, gradients: u64, parameters: u64) -> u64 {
+    let parts = [(Zero::States, states), (Zero::Gradients, gradients), (Zero::Parameters, parameters)];
+    parts.into_iter().filter(|(from, _)| zero >= *from).map(|(_, bytes)| bytes).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,8 +210,10 @@ mod tests {
             ("fp32", "momentum", 12),
             ("fp32", "adagrad", 12),
             ("bf16-master", "rmsprop", 12),
+            ("fp32", "lion", 12),
+            ("bf16-master", "lion", 12),
         ] {
-            let bytes = ParameterBytes::of(recipe.parse().unwrap(), nn::optim::parse(optimizer).unwrap().0);
+            let bytes = ParameterBytes::of(recipe.parse().unwrap(), nn::optim::parse(optimizer).unwrap().0).unwrap();
             assert_eq!(bytes.total(), total, "{recipe} {optimizer}");
             for zero in Zero::ALL {
                 assert_eq!(bytes.replicated(*zero) + bytes.sharded(*zero), total);
@@ -173,12 +224,50 @@ mod tests {
     /// plan-07: 23,572,403,200 parameters on 8 devices.
     #[test]
     fn zero_stages() {
-        let bytes = ParameterBytes::of(Precision::Bf16Master, Kind::AdamW);
+        let bytes = ParameterBytes::of(Precision::Bf16Master, Kind::AdamW).unwrap();
         let gib: Vec<String> = Zero::ALL
             .iter()
             .map(|zero| format!("{:.1}", bytes.on_device(Params(23_572_403_200), *zero, 8).as_gib()))
             .collect();
         assert_eq!(gib, ["351.3", "120.7", "82.3", "43.9"]);
+    }
+
+    /// Where states depend on shapes, by hand: a matrix of 64 x 128, a table of 64 x 100, a vector of 128.
+    #[test]
+    fn bytes_by_shape() {
+        use nn::ParamKind;
+        let param = |shape: &[u64], kind| ParamInfo {
+            name: String::new(),
+            shape: shape.to_vec(),
+            elements: shape.iter().product(),
+            kind,
+            tied: Vec::new(),
+            trainable: true,
+        };
+        let params = [
+            param(&[64, 128], ParamKind::Matrix),
+            param(&[64, 100], ParamKind::Embedding),
+            param(&[128], ParamKind::Vector),
+        ];
+        let n = 64 * 128 + 64 * 100 + 128;
+        for (recipe, optimizer, masters, states) in [
+            (Precision::Fp32, Kind::AdamW, 0, 8 * n),
+            (Precision::Fp32, Kind::Adafactor, 0, 4 * (64 + 128 + 64 + 100 + 128)),
+            (Precision::Bf16Pure, Kind::Adafactor, 0, 2 * (64 + 128 + 64 + 100 + 128)),
+            (Precision::Bf16Master, Kind::Adafactor, 4 * n, 4 * (64 + 128 + 64 + 100 + 128)),
+            // A byte for each element and 4 for each block of 256; the vector keeps f32.
+            (Precision::Fp32, Kind::Adam8bit, 0, 2 * (64 * 128 + 64 * 100 + 4 * (32 + 25)) + 8 * 128),
+            (Precision::Bf16Pure, Kind::Adam8bit, 0, 2 * (64 * 128 + 64 * 100 + 4 * (32 + 25)) + 8 * 128),
+            (Precision::Fp32, Kind::Muon, 0, 4 * 64 * 128 + 8 * (64 * 100 + 128)),
+            (Precision::Bf16Pure, Kind::Muon, 0, 2 * 64 * 128 + 4 * (64 * 100 + 128)),
+        ] {
+            let bytes = ModelBytes::of(&params, recipe, optimizer);
+            assert_eq!((bytes.masters, bytes.optimizer), (masters, states), "{recipe} {}", optimizer.name());
+            assert_eq!((bytes.parameters, bytes.gradients), {
+                let (p, g) = (recipe.param_dtype().size_in_bytes(), recipe.grad_dtype().size_in_bytes());
+                (p * n, g * n)
+            });
+        }
     }
 
     #[test]

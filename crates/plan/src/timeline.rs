@@ -2,7 +2,7 @@
 
 use nn::step::{StepOptions, StepTrace};
 use tensor::meter::MemoryChange;
-use tensor::{Role, Trace};
+use tensor::{Role, Trace, meter};
 use units::Bytes;
 
 use crate::sharding::{Gathered, Sharding};
@@ -52,6 +52,8 @@ pub const TIMELINE_POINTS: usize = 2000;
 pub struct Device<'a> {
     trace: &'a Trace,
     sharding: Sharding,
+    /// Whether an update works on whole matrices, whoever holds their states.
+    whole_updates: bool,
     gathered: Option<Gathered>,
     unsharded_gradients: Option<Gathered>,
     now: Vec<Option<(Role, u64)>>,
@@ -66,6 +68,7 @@ impl<'a> Device<'a> {
         Self {
             trace,
             sharding,
+            whole_updates: options.optimizer.kind.needs_whole_matrices(),
             gathered: sharding.gathers().then(units),
             unsharded_gradients: (sharding.zero >= 2 && sharding.dp > 1).then(units),
             now: vec![None; trace.storages.len()],
@@ -87,8 +90,11 @@ impl<'a> Device<'a> {
         }
         if let Some(role) = new {
             // Gathered copies of weights are counted by unit instead of by tensor.
+            let whole = self.whole_updates && role == Role::Temporary && info.phase == meter::Phase::Optimizer;
             let bytes = if role == Role::WeightCast && self.gathered.is_some() {
                 0
+            } else if whole {
+                info.bytes
             } else {
                 self.sharding.bytes(info.bytes, role, info.phase)
             };

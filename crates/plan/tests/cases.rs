@@ -153,7 +153,8 @@ fn six_n_and_the_n_that_is_work() {
 #[test]
 fn the_longest_batch_decides() {
     let model = preset("llama-3.1-8b", &[]);
-    let states = ParameterBytes::of(Precision::Bf16Mixed, Kind::AdamW).on_device(counts(&model).stored, Zero::None, 1);
+    let states =
+        ParameterBytes::of(Precision::Bf16Mixed, Kind::AdamW).unwrap().on_device(counts(&model).stored, Zero::None, 1);
     assert!(states > Bytes(80 << 30));
     near(states.as_gib(), 119.7, 1e-3);
     let options = StepOptions { seq_len: 8192, profile: Profile::HfSdpa, recompute: Recompute::Full, ..OPTIONS };
@@ -226,7 +227,7 @@ fn lists_of_the_optimizer() {
 /// memory-09, memory-15, dtype-09: bytes of states by stage, recipe and type.
 #[test]
 fn states_by_recipe_and_stage() {
-    let bytes = |recipe| ParameterBytes::of(recipe, Kind::AdamW);
+    let bytes = |recipe| ParameterBytes::of(recipe, Kind::AdamW).unwrap();
     let gib: Vec<_> = Zero::ALL
         .iter()
         .map(|zero| bytes(Precision::Bf16Master).on_device(Params(6_738_415_616), *zero, 8).as_gib())

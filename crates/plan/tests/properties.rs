@@ -80,8 +80,20 @@ fn model(s: Shape) -> Model {
     Model::from_text("small", "config.json", text.as_bytes(), &[], None).unwrap_or_else(|e| panic!("{text}\n{e}"))
 }
 
-const OPTIMIZERS: [&str; 7] =
-    ["adamw", "adamw-foreach", "adamw-forloop", "sgd", "sgd-momentum", "adagrad-forloop", "rmsprop"];
+const OPTIMIZERS: [&str; 12] = [
+    "adamw",
+    "adamw-foreach",
+    "adamw-forloop",
+    "sgd",
+    "sgd-momentum",
+    "adagrad-forloop",
+    "rmsprop",
+    "adafactor",
+    "adam-8bit",
+    "adam-8bit-forloop",
+    "muon",
+    "lion",
+];
 
 fn steps() -> impl Strategy<Value = StepOptions> {
     let how = (

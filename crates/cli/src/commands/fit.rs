@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use nn::optim::Kind;
 use nn::step::{Precision, StepOptions};
-use plan::fit::{Choice, Memory, StatesRequest};
+use plan::fit::{Choice, Memory, StatesRequest, Subject};
 use plan::hardware::{self, Hardware};
 use plan::largest::{self, Grow};
 use plan::report::Report;
@@ -108,15 +108,17 @@ impl Fit {
             let problem = Diagnostic::error("", "activations need a model to trace");
             read.problem(problem.help("--states-only").help("napkin fit llama-3.1-8b --hw h100-sxm"));
         }
-        let counted = match self.model.as_deref() {
+        let subject = match self.model.as_deref() {
             Some(name) if name.starts_with("dense:") => {
-                read.flag_with("MODEL", Some(name), dense).map(|count| (name.to_owned(), count))
+                let count = read.flag_with("MODEL", Some(name), dense);
+                count.map(|parameters| Subject { name: name.to_owned(), parameters, tensors: Vec::new() })
             }
             Some(name) => {
                 let model =
                     ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.load()?;
-                let params = plan::params::parameters(&model)?;
-                Some((name.to_owned(), plan::params::Counts::of(&params).stored))
+                let tensors = plan::params::parameters(&model)?;
+                let parameters = plan::params::Counts::of(&tensors).stored;
+                Some(Subject { name: name.to_owned(), parameters, tensors })
             }
             None => None,
         };
@@ -129,8 +131,7 @@ impl Fit {
             Choice::or(word::<Precision>(&mut read, "--precision", self.step.precision.as_deref()), Precision::Fp32);
         let optimizer = Choice::or(self.step.rule(&mut read).map(|(kind, _)| kind), Kind::AdamW);
         let zero = Choice::or(read.flag::<Zero>("--zero", self.layout.zero.as_deref()), Zero::None);
-        let request =
-            memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, parameters: counted });
+        let request = memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, subject });
         read.finish(request)?.report()
     }
 }

@@ -56,6 +56,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         Eval::Exact(|x| sum([product(&[x[0], x[1]]), Some(product(&[x[0], x[2]])?.div_ceil(x[3].max(1)))]));
     },
     formula! {
+        "zero-whole": "bytes of the states of a model on one of dp devices",
+        "R + Q / dp" ["B"],
+        where "R" = "bytes that every device holds", "Q" = "bytes that are divided", "dp" = "data-parallel devices";
+        caveat "for optimizers whose states depend on the shapes of parameters: summed tensor by tensor";
+        source "Rajbhandari et al. 2020, ZeRO, figure 1";
+        Eval::Exact(|x| sum([Some(x[0]), Some(x[1].div_ceil(x[2].max(1)))]));
+    },
+    formula! {
         "largest-states": "most parameters of which the states fit on dp devices",
         "C·dp / (r·dp + q)" ["parameters"],
         where "C" = "bytes of one device", "r" = "bytes of each that every device holds",
