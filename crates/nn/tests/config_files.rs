@@ -170,11 +170,11 @@ fn a_byte_order_mark_is_skipped() {
 fn a_config_written_again_reads_the_same() {
     let text = r#"{"a": [1, -2.5e-3, "x \"y\" \\ \n", {"b": null, "ü": true}], "c": {}, "d": [], "e": NaN}"#;
     let (config, _) = Config::parse("config.json", text.as_bytes());
-    let written = config.unwrap().root().to_string();
+    let written = config.expect("this text is right").root().to_string();
     let (again, _) = Config::parse("config.json", written.as_bytes());
-    let again = again.unwrap();
+    let again = again.expect("so is what is written");
     assert_eq!(again.root().to_string(), written);
-    let items = again.root().get("a").unwrap().items().unwrap();
+    let items = again.root().get("a").and_then(|list| list.items()).expect("a list");
     assert_eq!(items[1].to_string(), "-2.5e-3");
     assert_eq!(items[2].as_str(), Some("x \"y\" \\ \n"));
     assert_eq!(items[3].to_string(), r#"{"b": null, "ü": true}"#);

@@ -1,0 +1,8 @@
+//! The exercises of the course, as programs: `cargo run --release --example NAME`.
+//!
+//! | example | what it shows |
+//! |---|---|
+//! | `strides` | shared storage, views, copies and what they cost |
+//! | `einops_attention` | attention in named axes, equal to the fused kernel |
+//!
+//! Each checks what it claims: a wrong number ends it with an error.
