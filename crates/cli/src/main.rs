@@ -8,6 +8,7 @@
 //! | `step.rs` | flags of models, steps and layouts |
 //! | `commands/NAME.rs` | one subcommand: its flags, and the analysis it asks |
 //! | `output.rs` | reports to a stream or a file |
+//! | `progress.rs` | a run as it goes on |
 //!
 //! Exit codes: 0 answered, 1 answered "no", 2 bad input, 3 internal error.
 
@@ -16,6 +17,7 @@ mod commands;
 mod config;
 mod output;
 mod parse;
+mod progress;
 mod step;
 
 use std::ffi::OsString;
@@ -77,7 +79,7 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
         return output::print(&completions.script()).map(|()| Verdict::Answered);
     }
     let sink = output::Sink::new(&cli.output)?;
-    let mut report = cli.command.report(cli.output.depth)?;
+    let mut report = cli.command.report(&cli.output)?;
     report.command = parse::command_line(arguments);
     mark_given(&mut report, &matches);
     sink.write(&report)

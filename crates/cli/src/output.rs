@@ -50,6 +50,12 @@ pub fn problems(problems: &Diagnostics, json: bool) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Says something on the way, on standard error.
+pub fn remark(line: &str) {
+    // As above.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Text,

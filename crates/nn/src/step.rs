@@ -185,6 +185,7 @@ impl StepOptions {
             grad_accum_steps: self.grad_accum_steps,
             autocast: self.autocast,
             dropout: self.dropout,
+            clip_norm: None,
         }
     }
 
@@ -255,7 +256,7 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
         if options.until == Until::Backward {
             return Ok(finish(rt, training.model()));
         }
-        training.update()?;
+        training.update(Hyper::default().lr)?;
     }
     Ok(finish(rt, training.model()))
 }

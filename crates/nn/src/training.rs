@@ -5,7 +5,7 @@
 use crate::context::{Forward, Profile, Recompute};
 use crate::loss::{next_token_loss, target_loss};
 use crate::model::Model;
-use crate::optim::{Hyper, Optimizer, OptimizerKind};
+use crate::optim::{Hyper, Optimizer, OptimizerKind, clip_grad_norm};
 use crate::spec::ModelSpec;
 use crate::step::Precision;
 use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
@@ -29,6 +29,8 @@ pub struct TrainingOptions {
     pub autocast: CastLists,
     /// Whether dropout is on; the probabilities are the model's.
     pub dropout: bool,
+    /// Longest gradient norm; infinity clips nothing but has the norm looked at. `None`: it is not even computed.
+    pub clip_norm: Option<f64>,
 }
 
 /// What the positions of a batch are to predict.
@@ -97,6 +99,12 @@ impl Training {
     /// The optimizer, to restore its states.
     pub fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
+    }
+
+    /// Goes on as after `steps` updates, of which parameters and states have been restored.
+    pub fn restore_steps(&mut self, steps: u64) {
+        self.optimizer.set_steps(steps);
+        self.step = steps + 1;
     }
 
     /// How it is trained.
@@ -177,12 +185,18 @@ impl Training {
         loss.backward()
     }
 
-    /// Updates the parameters with the gradients collected, and forgets these.
+    /// Updates the parameters with the gradients collected, and forgets these. Gives the norm of the gradients before
+    /// clipping, where the device holds data and the options have it looked at.
     ///
     /// # Errors
     /// None for a model of this crate.
-    pub fn update(&mut self) -> Result<()> {
+    pub fn update(&mut self, lr: f64) -> Result<Option<f64>> {
         self.begin("opt", Phase::Optimizer);
+        let norm = match self.options.clip_norm {
+            Some(longest) => clip_grad_norm(self.model.params(), longest)?,
+            None => None,
+        };
+        self.optimizer.set_lr(lr);
         self.optimizer.step(self.model.params())?;
         self.begin("zero", Phase::Optimizer);
         let wide = self.wide_grads();
@@ -196,6 +210,6 @@ impl Training {
         }
         self.step += 1;
         self.micro = 0;
-        Ok(())
+        Ok(norm)
     }
 }

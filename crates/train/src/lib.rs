@@ -6,3 +6,4 @@
 
 pub mod checkpoint;
 pub mod data;
+pub mod run;

@@ -57,6 +57,7 @@ impl Reference {
             beta2: value("beta2"),
             eps: value("eps"),
             weight_decay: value("weight_decay"),
+            ..Hyper::default()
         }
     }
 
@@ -95,6 +96,7 @@ impl Reference {
             grad_accum_steps: 1,
             autocast: CastLists::Cpu,
             dropout: true,
+            clip_norm: None,
         };
         let runtime = Runtime::new(Device::Cpu);
         runtime.set_recording(false);
@@ -131,7 +133,7 @@ fn losses_equal(name: &str) {
         assert!(off <= LOSS_TOLERANCE, "{name}, step {step}: loss {got}, PyTorch {expected}");
         worst = worst.max(off);
         training.backward(loss, 1.0).unwrap();
-        training.update().unwrap();
+        training.update(reference.hyper().lr).unwrap();
     }
     println!("{name}: losses within {worst:.1e}");
 }

@@ -18,12 +18,15 @@ mod params;
 mod plan;
 mod recompute;
 mod time;
+mod train;
 
 use ::plan::report::Report;
 use clap::Subcommand;
 use units::Diagnostics;
 
 pub use completions::Completions;
+
+use crate::args::OutputArgs;
 
 /// The question.
 #[derive(Debug, Subcommand)]
@@ -46,6 +49,8 @@ pub enum Command {
     Mfu(mfu::MfuArgs),
     /// Two or more set-ups side by side
     Compare(compare::Compare),
+    /// Train a model on this machine, metered
+    Train(Box<train::Train>),
     /// Bits, value and error of a number in each format
     Dtype(dtype::Dtype),
     /// FLOP, bytes and bound of an einsum
@@ -65,7 +70,8 @@ impl Command {
     ///
     /// # Errors
     /// All that is wrong with the question.
-    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
+    pub fn report(&self, output: &OutputArgs) -> Result<Report, Diagnostics> {
+        let depth = output.depth;
         match self {
             Self::Plan(plan) => plan.report(),
             Self::Params(params) => params.report(depth),
@@ -76,6 +82,7 @@ impl Command {
             Self::Fit(fit) => fit.report(),
             Self::Mfu(mfu) => mfu.report(),
             Self::Compare(compare) => compare.report(),
+            Self::Train(train) => train.report(output.quiet),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),
             Self::Models(_) => models::Models::report(),

@@ -8,6 +8,7 @@
 mod adafactor;
 mod adam;
 mod adam8bit;
+mod clip;
 mod hyper;
 mod kind;
 mod lion;
@@ -17,6 +18,7 @@ mod simple;
 mod state;
 mod update;
 
+pub use clip::clip_grad_norm;
 pub use hyper::{Group, Groups, Hyper};
 pub use kind::{Implementation, Kind, OptimizerKind, parse};
 pub use muon::orthogonalize;
@@ -61,6 +63,11 @@ impl Optimizer {
     /// Number of updates made.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Counts on from `steps`, where the tensors of [`Optimizer::state_tensors`] were restored in place.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
     }
 
     /// The learning rate of the updates to come: a schedule sets it before each.

@@ -152,6 +152,12 @@ impl<'a> Fields<'a> {
         out
     }
 
+    /// Notes that a value, though of the right type, cannot be.
+    pub fn reject(&mut self, key: &'static str, why: impl std::fmt::Display) {
+        let problem = self.problem(format!("`{key}` {why}"));
+        self.problems.push(problem);
+    }
+
     /// The end of the object.
     ///
     /// # Errors

@@ -85,6 +85,8 @@ pub struct DataPosition {
     pub tokens: u64,
     /// Hash of it, as the token file's own reader makes it.
     pub hash: String,
+    /// Name of the tokenizer that made it; empty if it is not known.
+    pub tokenizer: String,
     /// Passes over it that are complete.
     pub epoch: u64,
     /// State of the sampler.
@@ -255,6 +257,7 @@ impl Training {
                     "file": self.data.file,
                     "tokens": self.data.tokens,
                     "hash": self.data.hash,
+                    "tokenizer": self.data.tokenizer,
                     "epoch": self.data.epoch,
                     "sampler": self.data.sampler,
                 }),
@@ -284,6 +287,7 @@ impl Training {
                 file: d.text("file"),
                 tokens: d.count("tokens"),
                 hash: d.text("hash"),
+                tokenizer: d.text("tokenizer"),
                 epoch: d.count("epoch"),
                 sampler: d.value("sampler"),
             }),
@@ -443,6 +447,7 @@ mod tests {
     #[test]
     fn a_misspelt_key_and_all_that_is_absent_are_named() {
         let typo = br#"{
+            "tokenizer": "bytes",
             "epoch": 3,
             "step": 4200,
             "model_state_dict": "weights.bin",

@@ -48,6 +48,7 @@ pub fn training(step: u64) -> Training {
             file: "tokens.bin".to_owned(),
             tokens: 1_000_000,
             hash: "00ff".to_owned(),
+            tokenizer: "bytes".into(),
             epoch: 1,
             sampler: json!({ "next": step }),
         },
