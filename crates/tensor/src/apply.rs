@@ -180,11 +180,16 @@ fn meter(
 /// Runs the fast kernel if there is one, else the plain one.
 fn compute(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
     #[cfg(feature = "cpu")]
-    if runtime.kernels() == Kernels::Fast
-        && let Some(mut args) = Args::borrow(inputs, outs, outputs)
-        && op.run_cpu(&mut args)?
-    {
-        return Ok(());
+    if runtime.kernels() != Kernels::Plain {
+        if let Some(mut args) = Args::borrow(inputs, outs, outputs)
+            && op.run_cpu(&mut args)?
+        {
+            return Ok(());
+        }
+        if runtime.kernels() == Kernels::OnlyFast {
+            let what = "there is no fast kernel for these dtypes and layouts".into();
+            return Err(Error::Argument { op: op.name(), what });
+        }
     }
     #[cfg(not(feature = "cpu"))]
     let _ = runtime;

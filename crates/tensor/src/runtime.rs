@@ -27,6 +27,8 @@ pub enum Kernels {
     Fast,
     /// The plain ones: what the fast ones are tested against.
     Plain,
+    /// The fast ones; an op that has none for its operands is an error. For tests that watch over which ops have one.
+    OnlyFast,
 }
 
 /// How gradients that meet are added.

@@ -1,5 +1,6 @@
 //! The operands of a fast kernel: typed slices over the bytes of their storages.
 
+use super::typed::{Typed, TypedMut};
 use crate::arena::Buffer;
 use crate::dtype::DType;
 use crate::layout::Layout;
@@ -86,6 +87,14 @@ impl Input<'_> {
         self.layout.elements() as usize
     }
 
+    /// The elements from the first one on, whatever their dtype, unless they are written over.
+    pub fn typed(&self) -> Option<Typed<'_>> {
+        match &self.source {
+            Source::Own(buffer) => Some(Typed::new(self.dtype, buffer.slice()).from(self.layout.offset() as usize)),
+            Source::Output(_) => None,
+        }
+    }
+
     /// The elements in row-major order, if they lie so, are of type `T`, and are not written over.
     pub fn dense<T: Pod>(&self) -> Option<&[T]> {
         if !self.layout.is_contiguous() {
@@ -123,6 +132,13 @@ impl Output<'_> {
     /// Number of elements.
     pub fn elements(&self) -> usize {
         self.layout.elements() as usize
+    }
+
+    /// The elements from the first one on, whatever their dtype.
+    pub fn typed(&mut self) -> TypedMut<'_> {
+        let mut all = TypedMut::new(self.dtype, self.data.slice_mut());
+        all.take(self.layout.offset() as usize);
+        all
     }
 
     /// The elements in row-major order, if they lie so and are of the size of `T`.

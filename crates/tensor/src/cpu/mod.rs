@@ -8,12 +8,16 @@
 //! over pieces are added up in order.
 
 pub mod args;
+pub mod elementwise;
 pub mod gemm;
 pub mod lanes;
+pub mod math;
+pub mod nest;
 pub mod planes;
 pub mod scratch;
 pub mod simd;
 pub mod threads;
+pub mod typed;
 
 pub use args::{Args, Input, Output};
 pub use threads::Threads;

@@ -3,6 +3,11 @@
 use super::unary::need_float;
 use super::{Op, Out, Outs, Rule, traffic};
 use crate::apply::apply;
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    elementwise::{Map, map_inputs},
+};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -27,6 +32,48 @@ pub struct AdamW {
     pub step: u64,
     /// Whether there is a master copy of higher precision.
     pub master: bool,
+}
+
+/// The factors of a step.
+pub(super) struct Update {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    /// Factor of the parameter, if it decays.
+    decay: Option<f64>,
+    step_size: f64,
+    /// Root of the bias correction of the mean of squares.
+    root_correction: f64,
+}
+
+impl Update {
+    /// Parameter, mean and mean of squares after the step.
+    #[inline(always)]
+    pub(super) fn of<T: Num>(&self, p: T, g: T, m: T, v: T) -> [T; 3] {
+        let of = T::from_f64;
+        let m = m + of(1.0 - self.beta1) * (g - m);
+        let v = v * of(self.beta2) + of(1.0 - self.beta2) * (g * g);
+        let denominator = v.sqrt() / of(self.root_correction) + of(self.eps);
+        let p = if let Some(decay) = self.decay { p * of(decay) } else { p };
+        [p - of(self.step_size) * m / denominator, m, v]
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<4, 3> for Update {
+    #[inline(always)]
+    fn of<T: Num>(&self, [p, g, m, v]: [T; 4]) -> [T; 3] {
+        self.of(p, g, m, v)
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<4, 4> for Update {
+    #[inline(always)]
+    fn of<T: Num>(&self, [master, g, m, v]: [T; 4]) -> [T; 4] {
+        let [p, m, v] = self.of(master, g, m, v);
+        [p, m, v, p]
+    }
 }
 
 impl Rule for AdamW {
@@ -55,16 +102,26 @@ impl Rule for AdamW {
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
-        let element = self.element::<T>();
+        let update = self.update();
         let at = if self.master { 3 } else { 0 };
         for (i, &g) in inputs[1].num().data.iter().enumerate() {
             let old = |j: usize| outputs[j].num().data[i];
-            let (p, m, v) = element(old(at), g, old(1), old(2));
+            let [p, m, v] = update.of(old(at), g, old(1), old(2));
             for (j, value) in [(0, p), (1, m), (2, v), (at, p)] {
                 outputs[j].num_mut().data[i] = value;
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let update = self.update();
+        Ok(if self.master {
+            map_inputs::<4, 4>(args, [4, 1, 2, 3], &update)
+        } else {
+            map_inputs::<4, 3>(args, [0, 1, 2, 3], &update)
+        })
     }
 }
 
@@ -114,22 +171,16 @@ impl AdamW {
         13 + u128::from(self.weight_decay != 0.0)
     }
 
-    /// The update of one element: from parameter, gradient and both means to the new parameter and means.
-    pub(super) fn element<T: Num>(&self) -> impl Fn(T, T, T, T) -> (T, T, T) {
-        let of = T::from_f64;
+    pub(super) fn update(&self) -> Update {
         // Steps past 2^31 have left the bias correction at 1 long ago.
         let step = i32::try_from(self.step).unwrap_or(i32::MAX);
-        let correction1 = 1.0 - self.beta1.powi(step);
-        let correction2 = of((1.0 - self.beta2.powi(step)).sqrt());
-        let (rate, eps) = (of(self.lr / correction1), of(self.eps));
-        let (beta2, new1, new2) = (of(self.beta2), of(1.0 - self.beta1), of(1.0 - self.beta2));
-        let decay = (self.weight_decay != 0.0).then(|| of(1.0 - self.lr * self.weight_decay));
-        move |p, g, m, v| {
-            let m = m + new1 * (g - m);
-            let v = v * beta2 + new2 * (g * g);
-            let denominator = v.sqrt() / correction2 + eps;
-            let p = decay.map_or(p, |decay| p * decay);
-            (p - rate * m / denominator, m, v)
+        Update {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.eps,
+            decay: (self.weight_decay != 0.0).then_some(1.0 - self.lr * self.weight_decay),
+            step_size: self.lr / (1.0 - self.beta1.powi(step)),
+            root_correction: (1.0 - self.beta2.powi(step)).sqrt(),
         }
     }
 }

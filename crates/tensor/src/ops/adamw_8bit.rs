@@ -45,7 +45,7 @@ impl Rule for AdamW8bit {
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
-        let element = self.0.element::<T>();
+        let update = self.0.update();
         let at = if self.0.master { 5 } else { 0 };
         let (mut first, mut second) = (outputs[1].ints(), outputs[3].ints());
         let blocks = first.chunks_mut(BLOCK as usize).zip(second.chunks_mut(BLOCK as usize));
@@ -57,7 +57,7 @@ impl Rule for AdamW8bit {
                 let place = block * BLOCK as usize + i;
                 let (old, g) = (outputs[at].num().data[place], inputs[1].num().data[place]);
                 let new;
-                (new, m[i], v[i]) = element(old, g, m[i], v[i]);
+                [new, m[i], v[i]] = update.of(old, g, m[i], v[i]);
                 outputs[0].num_mut().data[place] = new;
                 outputs[at].num_mut().data[place] = new;
             }

@@ -2,6 +2,8 @@
 
 use super::lerp::check_into;
 use super::{Op, Outs, Rule, elementwise};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -28,6 +30,34 @@ pub enum AddcKind {
     Div,
 }
 
+impl Addc {
+    #[inline(always)]
+    fn added<T: Num>(&self, x: T, a: T, b: T) -> T {
+        let a = T::from_f64(self.value) * a;
+        x + match self.kind {
+            AddcKind::One => a,
+            AddcKind::Mul => a * b,
+            AddcKind::Div => a / b,
+        }
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<2, 1> for Addc {
+    #[inline(always)]
+    fn of<T: Num>(&self, [x, a]: [T; 2]) -> [T; 1] {
+        [self.added(x, a, T::one())]
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<3, 1> for Addc {
+    #[inline(always)]
+    fn of<T: Num>(&self, [x, a, b]: [T; 3]) -> [T; 1] {
+        [self.added(x, a, b)]
+    }
+}
+
 impl Rule for Addc {
     fn name(&self) -> &'static str {
         match self.kind {
@@ -50,17 +80,16 @@ impl Rule for Addc {
         let (a, b, out) = (inputs[1].num(), inputs.get(2).map(Data::num), outputs[0].num_mut());
         let at_a = broadcast_positions(&a.shape, &out.shape);
         let at_b = b.map(|b| broadcast_positions(&b.shape, &out.shape));
-        let value = T::from_f64(self.value);
         for (i, x) in out.data.iter_mut().enumerate() {
-            let a = value * a.data[at_a[i]];
-            *x = *x
-                + match (self.kind, b.zip(at_b.as_ref())) {
-                    (AddcKind::Mul, Some((b, at))) => a * b.data[at[i]],
-                    (AddcKind::Div, Some((b, at))) => a / b.data[at[i]],
-                    _ => a,
-                };
+            let b = b.zip(at_b.as_ref()).map_or(T::one(), |(b, at)| b.data[at[i]]);
+            *x = self.added(*x, a.data[at_a[i]], b);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(if self.kind == AddcKind::One { map::<2, 1>(args, self) } else { map::<3, 1>(args, self) })
     }
 }
 

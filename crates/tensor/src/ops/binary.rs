@@ -3,6 +3,8 @@
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::apply::apply_reusing;
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::map_variant};
 use crate::dtype::{DType, promote};
 use crate::error::{Error, Result};
 use crate::kernel::{Array, Data, Num};
@@ -53,6 +55,7 @@ impl BinaryKind {
         matches!(self, Self::Less | Self::LessEqual | Self::Equal | Self::NotEqual | Self::And | Self::Or)
     }
 
+    #[inline(always)]
     fn compute<T: Num>(self, a: T, b: T) -> T {
         let truth = |yes: bool| if yes { T::one() } else { T::zero() };
         let set = |x: T| x.to_f64() != 0.0;
@@ -143,6 +146,15 @@ impl Rule for Binary {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map_variant!(
+            args, self: Binary, self.kind,
+            in BinaryKind { Add, Sub, Mul, Div, Max, Less, LessEqual, Equal, NotEqual, And, Or },
+            |_, kind, [a, b]| kind.compute(a, b), 2 inputs
+        ))
     }
 
     fn saves(&self, needs: Needs) -> Saves {

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
@@ -16,6 +18,14 @@ use std::sync::Arc;
 pub struct Cast {
     /// dtype of the result.
     pub to: DType,
+}
+
+#[cfg(feature = "cpu")]
+impl Map<1, 1> for Cast {
+    #[inline(always)]
+    fn of<T: Num>(&self, x: [T; 1]) -> [T; 1] {
+        x
+    }
 }
 
 impl Rule for Cast {
@@ -36,10 +46,17 @@ impl Rule for Cast {
         for (i, x) in inputs[0].to_num().data.into_iter().enumerate() {
             match &mut outputs[0] {
                 Data::Num(out) => out.data[i] = x,
+                // Whatever is not zero is true, a fraction too.
+                Data::Int(out) if self.to.is_bool() => out.data[i] = i64::from(x.to_f64() != 0.0),
                 Data::Int(out) => out.data[i] = x.to_f64() as i64,
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
     }
 
     fn saves(&self, _: Needs) -> Saves {

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::elementwise_layout;
@@ -17,6 +19,25 @@ pub struct Clamp {
     pub low: f64,
     /// Upper bound.
     pub high: f64,
+}
+
+impl Clamp {
+    #[inline(always)]
+    fn clamped<T: Num>(&self, x: T) -> T {
+        match x.to_f64() {
+            value if value < self.low => T::from_f64(self.low),
+            value if value > self.high => T::from_f64(self.high),
+            _ => x,
+        }
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<1, 1> for Clamp {
+    #[inline(always)]
+    fn of<T: Num>(&self, [x]: [T; 1]) -> [T; 1] {
+        [self.clamped(x)]
+    }
 }
 
 impl Rule for Clamp {
@@ -38,16 +59,15 @@ impl Rule for Clamp {
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
-        let (low, high) = (T::from_f64(self.low), T::from_f64(self.high));
-        let out = outputs[0].num_mut();
-        for (i, x) in inputs[0].to_num().data.into_iter().enumerate() {
-            out.data[i] = match x.to_f64() {
-                value if value < self.low => low,
-                value if value > self.high => high,
-                _ => x,
-            };
+        for (out, &x) in outputs[0].num_mut().data.iter_mut().zip(&inputs[0].num().data) {
+            *out = self.clamped(x);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
     }
 
     fn saves(&self, _: Needs) -> Saves {

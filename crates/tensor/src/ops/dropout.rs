@@ -3,6 +3,8 @@
 use super::unary::need_float;
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -88,6 +90,14 @@ pub struct DropoutBackward {
     pub p: f64,
 }
 
+#[cfg(feature = "cpu")]
+impl Map<2, 1> for DropoutBackward {
+    #[inline(always)]
+    fn of<T: Num>(&self, [g, left]: [T; 2]) -> [T; 1] {
+        [g * if left.to_f64() == 0.0 { T::zero() } else { T::from_f64(scale(self.p)) }]
+    }
+}
+
 impl Rule for DropoutBackward {
     fn name(&self) -> &'static str {
         "dropout_backward"
@@ -116,6 +126,11 @@ impl Rule for DropoutBackward {
             *out = g * if left == 0 { T::zero() } else { factor };
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
     }
 }
 

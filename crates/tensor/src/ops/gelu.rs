@@ -3,6 +3,8 @@
 use super::unary::one_like;
 use super::{Needs, Op, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::map_variant};
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -47,6 +49,7 @@ impl GeluForm {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn value<T: Num>(self, x: T) -> T {
         let of = T::from_f64;
         match self {
@@ -59,6 +62,7 @@ impl GeluForm {
     }
 
     /// The function and its derivative.
+    #[inline(always)]
     pub(crate) fn value_and_slope<T: Num>(self, x: T) -> (T, T) {
         let of = T::from_f64;
         match self {
@@ -98,6 +102,11 @@ impl Rule for Gelu {
             *out = self.form.value(x);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map_variant!(args, self: Gelu, self.form, in GeluForm { Erf, Tanh }, |_, form, [x]| form.value(x), 1 inputs))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -140,6 +149,11 @@ impl Rule for GeluBackward {
             *out = g * self.form.value_and_slope(x).1;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map_variant!(args, self: GeluBackward, self.form, in GeluForm { Erf, Tanh }, |_, form, [g, x]| g * form.value_and_slope(x).1, 2 inputs))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::unary::need_float;
 use super::{Op, Out, Outs, Rule, elementwise};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::broadcast_shapes;
@@ -29,6 +31,26 @@ pub(super) fn check_into(op: &'static str, inputs: &[Spec]) -> Result<Outs> {
     Ok(smallvec![Out::InPlace(0)])
 }
 
+impl Lerp {
+    #[inline(always)]
+    fn between<T: Num>(&self, x: T, end: T) -> T {
+        // From the nearer end, so that a weight of 1 gives `end` exactly.
+        if self.weight.abs() < 0.5 {
+            x + T::from_f64(self.weight) * (end - x)
+        } else {
+            end - (end - x) * T::from_f64(1.0 - self.weight)
+        }
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<2, 1> for Lerp {
+    #[inline(always)]
+    fn of<T: Num>(&self, [x, end]: [T; 2]) -> [T; 1] {
+        [self.between(x, end)]
+    }
+}
+
 impl Rule for Lerp {
     fn name(&self) -> &'static str {
         "lerp_"
@@ -46,15 +68,14 @@ impl Rule for Lerp {
         let (end, out) = (inputs[1].num(), outputs[0].num_mut());
         let positions = broadcast_positions(&end.shape, &out.shape);
         for (x, at) in out.data.iter_mut().zip(positions) {
-            let end = end.data[at];
-            // From the nearer end, so that a weight of 1 gives `end` exactly.
-            *x = if self.weight.abs() < 0.5 {
-                *x + T::from_f64(self.weight) * (end - *x)
-            } else {
-                end - (end - *x) * T::from_f64(1.0 - self.weight)
-            };
+            *x = self.between(*x, end.data[at]);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, one_fresh, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::broadcast_shapes;
@@ -19,6 +21,14 @@ pub struct MaskedFill {
     pub when: bool,
     /// Whether the result overwrites `x`.
     pub in_place: bool,
+}
+
+#[cfg(feature = "cpu")]
+impl Map<2, 1> for MaskedFill {
+    #[inline(always)]
+    fn of<T: Num>(&self, [x, mask]: [T; 2]) -> [T; 1] {
+        [if (mask.to_f64() != 0.0) == self.when { T::from_f64(self.value) } else { x }]
+    }
 }
 
 impl Rule for MaskedFill {
@@ -61,6 +71,11 @@ impl Rule for MaskedFill {
             *target = if (mask[m] != 0) == self.when { value } else { x.data[from] };
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
     }
 
     fn saves(&self, _: Needs) -> Saves {

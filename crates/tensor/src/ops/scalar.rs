@@ -3,6 +3,8 @@
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::apply::apply_reusing;
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::map_variant};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -36,6 +38,21 @@ pub enum ScalarKind {
     Pow,
     /// `max(x, c)`
     Max,
+}
+
+impl ScalarKind {
+    #[inline(always)]
+    fn compute<T: Num>(self, x: T, c: T) -> T {
+        match self {
+            Self::Add => x + c,
+            Self::Mul => x * c,
+            Self::Div => x / c,
+            // The square is what norms are made of, and exact as a product.
+            Self::Pow if c.to_f64() == 2.0 => x * x,
+            Self::Pow => x.pow(c),
+            Self::Max => x.max(c),
+        }
+    }
 }
 
 impl Rule for Scalar {
@@ -73,21 +90,22 @@ impl Rule for Scalar {
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
         let c = T::from_f64(self.value);
         for (i, x) in inputs[0].to_num().data.into_iter().enumerate() {
-            let value = match self.kind {
-                ScalarKind::Add => x + c,
-                ScalarKind::Mul => x * c,
-                ScalarKind::Div => x / c,
-                // The square is what norms are made of, and exact as a product.
-                ScalarKind::Pow if self.value == 2.0 => x * x,
-                ScalarKind::Pow => x.pow(c),
-                ScalarKind::Max => x.max(c),
-            };
+            let value = self.kind.compute(x, c);
             match &mut outputs[0] {
                 Data::Num(out) => out.data[i] = value,
                 Data::Int(out) => out.data[i] = value.to_f64() as i64,
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map_variant!(
+            args, self: Scalar, self.kind,
+            in ScalarKind { Add, Mul, Div, Pow, Max },
+            |op, kind, [x]| kind.compute(x, T::from_f64(op.value)), 1 inputs
+        ))
     }
 
     fn saves(&self, _: Needs) -> Saves {

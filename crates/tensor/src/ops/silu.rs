@@ -3,6 +3,8 @@
 use super::unary::one_like;
 use super::{Needs, Op, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -17,11 +19,13 @@ pub struct Silu;
 pub(crate) const SILU_FLOPS: u128 = 4;
 pub(crate) const SILU_SLOPE_FLOPS: u128 = 9;
 
+#[inline(always)]
 pub(crate) fn silu<T: Num>(x: T) -> T {
     x / (T::one() + (-x).exp())
 }
 
 /// The function and its derivative `σ (1 + x (1 - σ))`.
+#[inline(always)]
 pub(crate) fn silu_and_slope<T: Num>(x: T) -> (T, T) {
     let s = T::one() / (T::one() + (-x).exp());
     (x * s, s * (T::one() + x * (T::one() - s)))
@@ -47,6 +51,11 @@ impl Rule for Silu {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves::inputs(1)
     }
@@ -57,6 +66,14 @@ impl Rule for Silu {
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
         Ok(smallvec![Some(Tensor::op(SiluBackward, &[back.grad()?, back.input(0)?])?)])
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<1, 1> for Silu {
+    #[inline(always)]
+    fn of<T: Num>(&self, [x]: [T; 1]) -> [T; 1] {
+        [silu(x)]
     }
 }
 
@@ -83,6 +100,19 @@ impl Rule for SiluBackward {
             *out = g * silu_and_slope(x).1;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<2, 1> for SiluBackward {
+    #[inline(always)]
+    fn of<T: Num>(&self, [g, x]: [T; 2]) -> [T; 1] {
+        [g * silu_and_slope(x).1]
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::map_variant};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -68,6 +70,7 @@ impl UnaryKind {
         }
     }
 
+    #[inline(always)]
     fn compute<T: Num>(self, x: T) -> T {
         match self {
             Self::Neg => -x,
@@ -97,6 +100,24 @@ impl UnaryKind {
                     T::zero()
                 }
             }
+        }
+    }
+}
+
+impl UnaryKind {
+    /// The gradient from that of the result and what forward kept.
+    #[inline(always)]
+    fn backward<T: Num>(self, g: T, v: T) -> T {
+        match self {
+            Self::Tanh => g * (T::one() - v * v),
+            Self::Sigmoid => g * ((T::one() - v) * v),
+            Self::Softplus => {
+                let e = v.exp();
+                let slope = g * (e / (T::one() + e));
+                if v.to_f64() > SOFTPLUS_LINEAR { g } else { slope }
+            }
+            _ if v.to_f64() <= 0.0 => T::zero(),
+            _ => g,
         }
     }
 }
@@ -148,6 +169,15 @@ impl Rule for Unary {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map_variant!(
+            args, self: Unary, self.kind,
+            in UnaryKind { Neg, Sign, Exp, Log, Sqrt, Rsqrt, Reciprocal, Tanh, Sigmoid, Relu, Softplus, Sin, Cos, Erf, Not },
+            |_, kind, [x]| kind.compute(x), 1 inputs
+        ))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -234,19 +264,18 @@ impl Rule for UnaryBackward {
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
         let (grad, kept, out) = (inputs[0].num(), inputs[1].num(), outputs[0].num_mut());
         for ((out, &g), &v) in out.data.iter_mut().zip(&grad.data).zip(&kept.data) {
-            *out = match self.kind {
-                UnaryKind::Tanh => g * (T::one() - v * v),
-                UnaryKind::Sigmoid => g * ((T::one() - v) * v),
-                UnaryKind::Softplus => {
-                    let e = v.exp();
-                    let slope = g * (e / (T::one() + e));
-                    if v.to_f64() > SOFTPLUS_LINEAR { g } else { slope }
-                }
-                _ if v.to_f64() <= 0.0 => T::zero(),
-                _ => g,
-            };
+            *out = self.kind.backward(g, v);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map_variant!(
+            args, self: UnaryBackward, self.kind,
+            in UnaryKind { Neg, Sign, Exp, Log, Sqrt, Rsqrt, Reciprocal, Tanh, Sigmoid, Relu, Softplus, Sin, Cos, Erf, Not },
+            |_, kind, [g, v]| kind.backward(g, v), 2 inputs
+        ))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map}};
 use crate::dtype::promote;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -15,6 +17,14 @@ use std::sync::Arc;
 /// Inputs: mask, `a`, `b`. Output: `a` where the mask is set, else `b`, broadcast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Where;
+
+#[cfg(feature = "cpu")]
+impl Map<3, 1> for Where {
+    #[inline(always)]
+    fn of<T: Num>(&self, [mask, a, b]: [T; 3]) -> [T; 1] {
+        [if mask.to_f64() == 0.0 { b } else { a }]
+    }
+}
 
 impl Rule for Where {
     fn name(&self) -> &'static str {
@@ -47,6 +57,11 @@ impl Rule for Where {
             *value = if mask[m] == 0 { b.data[b_at] } else { a.data[a_at] };
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(map(args, self))
     }
 
     fn saves(&self, _: Needs) -> Saves {

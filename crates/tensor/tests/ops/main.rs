@@ -14,6 +14,7 @@
 
 mod bytes;
 mod cost_counts;
+mod fast_equals_plain;
 mod gradients;
 mod inputs;
 mod memory;
