@@ -62,7 +62,9 @@ fn spawn(dir: &Path, log: &Path) -> Child {
         let steps = STEPS.to_string();
         arguments.extend(MODEL);
         arguments.extend(["--set", "num_key_value_heads=1", "--batch", "2", "--seq-len", "16", "--dir", dir_text]);
-        return napkin(&[&arguments[..], &["--steps", &steps, "--dropout", "--eval-batches", "1"]].concat()).spawn().unwrap();
+        return napkin(&[&arguments[..], &["--steps", &steps, "--dropout", "--eval-batches", "1"]].concat())
+            .spawn()
+            .unwrap();
     }
     arguments.extend(["--resume", dir_text, "--eval-batches", "1"]);
     napkin(&arguments).spawn().unwrap()
@@ -121,7 +123,11 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
                 break;
             }
             killed += 1;
-            if step > 0 { resumed_at_more += 1 } else { died_early += 1 }
+            if step > 0 {
+                resumed_at_more += 1
+            } else {
+                died_early += 1
+            }
             if killed == kills {
                 let last = spawn(&dir, &log).wait_with_output().unwrap();
                 assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
