@@ -3,6 +3,7 @@
 //! To add one: write `NAME.rs` with a `clap::Args` struct and `fn report(&self) -> Result<Report, Diagnostics>`, then add
 //! it to [`Command`] and to [`Command::report`].
 
+mod checkpoint;
 mod compare;
 mod completions;
 mod dtype;
@@ -51,6 +52,8 @@ pub enum Command {
     Compare(compare::Compare),
     /// Train a model on this machine, metered
     Train(Box<train::Train>),
+    /// Show, verify, import or export a checkpoint
+    Checkpoint(checkpoint::Checkpoint),
     /// Bits, value and error of a number in each format
     Dtype(dtype::Dtype),
     /// FLOP, bytes and bound of an einsum
@@ -83,6 +86,7 @@ impl Command {
             Self::Mfu(mfu) => mfu.report(),
             Self::Compare(compare) => compare.report(),
             Self::Train(train) => train.report(output.quiet),
+            Self::Checkpoint(checkpoint) => checkpoint.report(),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),
             Self::Models(_) => models::Models::report(),

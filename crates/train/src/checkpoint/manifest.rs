@@ -233,7 +233,8 @@ impl Document {
 }
 
 impl Training {
-    fn to_json(&self) -> [(&'static str, Value); 9] {
+    /// Its keys and values in a manifest.
+    pub(crate) fn to_json(&self) -> [(&'static str, Value); 9] {
         let random = self.random.iter().map(|r| json!({"stream": r.stream, "seed": r.seed, "next_site": r.next_site}));
         [
             ("step", self.step.into()),

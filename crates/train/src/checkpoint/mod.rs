@@ -23,6 +23,9 @@
 //! | `matching` | stored tensors against those of a model, by name |
 //! | `saved` | one checkpoint on disk |
 //! | `store` | a folder of them |
+//! | `weights` | files of tensors that other programs wrote |
+//! | `target` | what a path that somebody gave is |
+//! | `show`, `verify` | answers about what is on disk |
 //! | `disk` | the filesystem calls of a save |
 
 #[cfg(target_endian = "big")]
@@ -35,21 +38,30 @@ mod manifest;
 mod matching;
 mod problem;
 mod saved;
+mod show;
 mod store;
+mod target;
 mod tensor_file;
 mod tensors;
+mod verify;
+mod weights;
 
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_damage;
 
 pub use fields::{Fields, exact};
 pub use manifest::{DataPosition, Manifest, OptimizerSettings, RandomState, Training};
 pub use saved::{Checkpoint, Latest, latest, list};
+pub use show::show;
 pub use store::{Keep, Saved, Store};
 pub use tensor_file::{StoredTensor, TensorFile};
 pub use tensors::{NamedTensor, model_tensors};
+pub use verify::verify;
+pub use weights::Weights;
 
 /// Everything a checkpoint holds.
 #[derive(Clone, Debug)]

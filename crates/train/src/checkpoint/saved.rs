@@ -179,13 +179,14 @@ pub(crate) fn open_tensors(path: &Path, document: &Document, name: &str) -> Resu
             .into());
     }
     let file = TensorFile::open(&path)?;
-    if entry.is_some_and(|entry| entry.header_crc32 == file.header_crc32()) {
+    if entry.is_some_and(|entry| entry.header_crc32 == file.header_checksum().finalize()) {
         return Ok(file);
     }
     Err(changed(&path).into())
 }
 
-fn changed(path: &Path) -> Diagnostic {
+/// A file that is not the one the manifest tells of.
+pub(crate) fn changed(path: &Path) -> Diagnostic {
     Diagnostic::error("T0609", "the file is not the one that was written: its checksum is another")
         .at(place(path))
         .help("go on from the checkpoint before it")

@@ -44,7 +44,7 @@ pub struct TensorFile {
     file: File,
     bytes: u64,
     header_bytes: u64,
-    header_crc32: u32,
+    header: Hasher,
     tensors: Vec<StoredTensor>,
     metadata: BTreeMap<String, String>,
 }
@@ -91,7 +91,7 @@ impl TensorFile {
         whole.update(&header);
         let tensors = stored(&metadata);
         let metadata = metadata.metadata().clone().unwrap_or_default().into_iter().collect();
-        Ok(Self { path: path.to_owned(), file, bytes, header_bytes, header_crc32: whole.finalize(), tensors, metadata })
+        Ok(Self { path: path.to_owned(), file, bytes, header_bytes, header: whole, tensors, metadata })
     }
 
     /// Where it is.
@@ -119,9 +119,9 @@ impl TensorFile {
         &self.metadata
     }
 
-    /// Checksum of the header with its length.
-    pub(crate) fn header_crc32(&self) -> u32 {
-        self.header_crc32
+    /// Checksum of the header with its length, still open to be combined.
+    pub(crate) fn header_checksum(&self) -> Hasher {
+        self.header.clone()
     }
 
     /// Reads the bytes of a tensor and gives their checksum.
@@ -140,6 +140,24 @@ impl TensorFile {
             hasher.update(chunk);
         }
         Ok(hasher.finalize())
+    }
+
+    /// The checksum of a tensor's bytes as they are on disk now, still open to be combined.
+    ///
+    /// # Errors
+    /// `T0604` if they cannot be read.
+    pub(crate) fn checksum(&self, tensor: &StoredTensor) -> Result<Hasher, Diagnostic> {
+        let mut hasher = Hasher::new();
+        let mut buffer = vec![0; CHUNK.min(tensor.bytes as usize)];
+        let mut left = tensor.bytes as usize;
+        self.seek(tensor)?;
+        while left > 0 {
+            let chunk = &mut buffer[..left.min(CHUNK)];
+            self.read_chunk(chunk)?;
+            hasher.update(chunk);
+            left -= chunk.len();
+        }
+        Ok(hasher)
     }
 
     fn read_chunk(&self, chunk: &mut [u8]) -> Result<(), Diagnostic> {
