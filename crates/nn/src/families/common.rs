@@ -162,7 +162,7 @@ pub fn named(name: &'static str, spec: &NormSpec) -> NamedNorm {
 /// Base of the rotary frequencies, from `rope_theta` or `rope_parameters.rope_theta`. Changes no cost.
 pub fn rope_theta(r: &mut Reader<'_>, default: f64) -> f64 {
     r.known(&["rope_scaling", "rope_parameters"]);
-    r.float_or("rope_theta", default, "the default of the family; changes no cost")
+    r.float_or(["rope_theta", "rope_parameters.rope_theta"], default, "the default of the family; changes no cost")
 }
 
 /// Width of the rotated part of a head: `partial_rotary_factor` of it.
