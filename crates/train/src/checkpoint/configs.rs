@@ -1,7 +1,7 @@
 //! Two configs of which one model must come.
 
 use nn::config::Config;
-use nn::config::json::{Kind, Value};
+use nn::config::json::Value;
 use nn::families;
 use nn::spec::ModelSpec;
 use std::collections::BTreeMap;
@@ -14,34 +14,40 @@ use units::{Diagnostic, Diagnostics, Location};
 /// # Errors
 /// `T0616` for each key by which the models differ; whatever is wrong with one of the configs.
 pub(crate) fn compare(saved: &Config, family: &str, given: &Config) -> Result<(), Diagnostics> {
+    let here = Location::file(given.file_name());
+    let stated = |config: &Config| config.model_type().unwrap_or(family).to_owned();
+    if stated(saved) != stated(given) {
+        let (was, is) = (stated(saved), stated(given));
+        let message = format!("the checkpoint is of a `{was}` model, the config of a `{is}` model");
+        return Err(complete(vec![Diagnostic::error("T0616", message).at(here)], saved));
+    }
     let ours = families::load(saved, Some(family))?.spec;
-    let stated = given.model_type().unwrap_or(family);
-    let theirs = families::load(given, given.model_type().is_none().then_some(family))?.spec;
+    let theirs = families::load(given, Some(family))?.spec;
     if ours == theirs {
         return Ok(());
     }
-    let here = Location::file(given.file_name());
-    let mut problems = Vec::new();
-    if stated == family {
-        let keys = differing(saved, given).into_iter().filter(|key| matters(saved, family, &ours, key, given));
-        problems.extend(keys.map(|key| {
+    let keys = differing(saved, given).into_iter().filter(|key| matters(saved, family, &ours, key, given));
+    let mut problems: Vec<Diagnostic> = keys
+        .map(|key| {
             let (was, is) = (value_of(saved, &key), value_of(given, &key));
             let message = format!("`{key}` is {was} in the checkpoint and {is} in the config");
             Diagnostic::error("T0616", message).at(here.clone())
-        }));
-    } else {
-        let message = format!("the checkpoint is of a `{family}` model, the config of a `{stated}` model");
-        problems.push(Diagnostic::error("T0616", message).at(here.clone()));
-    }
+        })
+        .collect();
     if problems.is_empty() {
         let message = "the config describes another model than the checkpoint";
         problems.push(Diagnostic::error("T0616", message).at(here));
     }
-    let help = format!("use the checkpoint's own config: {}", saved.file_name());
-    let last = problems.len() - 1;
-    problems[last].help.push(help);
-    problems[last].why = Some("a checkpoint goes on only as the model it was saved from".to_owned());
-    Err(Diagnostics(problems))
+    Err(complete(problems, saved))
+}
+
+/// The problems, of which the last says why and what to do.
+fn complete(mut problems: Vec<Diagnostic>, saved: &Config) -> Diagnostics {
+    if let Some(last) = problems.last_mut() {
+        last.why = Some("a checkpoint goes on only as the model it was saved from".to_owned());
+        last.help.push(format!("use the checkpoint's own config: {}", saved.file_name()));
+    }
+    Diagnostics(problems)
 }
 
 /// Keys of the parts that describe the model under which the two hold different values.
@@ -61,28 +67,13 @@ fn leaves(config: &Config) -> BTreeMap<String, String> {
             if member.value.is_object() {
                 walk(&member.value, &path, out);
             } else {
-                out.insert(path, text(&member.value));
+                out.insert(path, member.value.to_string());
             }
         }
     }
     let mut out = BTreeMap::new();
     walk(config.effective(), "", &mut out);
     out
-}
-
-/// A value as JSON.
-fn text(value: &Value) -> String {
-    match &value.kind {
-        Kind::Null => "null".to_owned(),
-        Kind::Bool(value) => value.to_string(),
-        Kind::Number(digits) => digits.to_string(),
-        Kind::String(text) => serde_json::Value::from(&**text).to_string(),
-        Kind::Array(items) => format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(", ")),
-        Kind::Object(members) => {
-            let members = members.iter().map(|m| format!("{}: {}", serde_json::Value::from(&*m.key), text(&m.value)));
-            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
-        }
-    }
 }
 
 fn value_of(config: &Config, key: &str) -> String {

@@ -24,6 +24,8 @@
 //! | `saved` | one checkpoint on disk |
 //! | `store` | a folder of them |
 //! | `weights` | files of tensors that other programs wrote |
+//! | `naming` | their names against those of a model |
+//! | `hf` | models of transformers, in and out |
 //! | `target` | what a path that somebody gave is |
 //! | `show`, `verify` | answers about what is on disk |
 //! | `disk` | the filesystem calls of a save |
@@ -34,8 +36,10 @@ compile_error!("safetensors are little-endian, and bytes go to files as they lie
 mod configs;
 mod disk;
 mod fields;
+mod hf;
 mod manifest;
 mod matching;
+mod naming;
 mod problem;
 mod saved;
 mod show;
@@ -54,8 +58,9 @@ mod tests;
 mod tests_damage;
 
 pub use fields::{Fields, exact};
+pub use hf::{Import, Loaded, export, import};
 pub use manifest::{DataPosition, Manifest, OptimizerSettings, RandomState, Training};
-pub use saved::{Checkpoint, Latest, latest, list};
+pub use saved::{Checkpoint, Latest, at, latest, list};
 pub use show::show;
 pub use store::{Keep, Saved, Store};
 pub use tensor_file::{StoredTensor, TensorFile};

@@ -1,7 +1,7 @@
 //! One checkpoint on disk, and how the newest is found.
 
 use super::manifest::{self, Document, FileEntry};
-use super::matching;
+use super::matching::{self, Dtypes};
 use super::problem::{place, unreadable};
 use super::{CONFIG, MANIFEST, MODEL, Manifest, NamedTensor, OPTIMIZER, StoredTensor, TensorFile, Training};
 use nn::config::Config;
@@ -104,7 +104,15 @@ impl Checkpoint {
     /// All mismatches at once, before anything is written; `T0611` for a damaged tensor, which leaves `targets` half
     /// written.
     pub fn load_model(&self, targets: &[NamedTensor]) -> Result<(), Diagnostics> {
-        self.load(&self.model, MODEL, targets)
+        self.load(&self.model, MODEL, targets, Dtypes::Same)
+    }
+
+    /// Reads the parameters into `targets` of whatever float dtype: for a new run from these weights, or to generate.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_model`], but for dtypes that can be converted.
+    pub fn load_weights(&self, targets: &[NamedTensor]) -> Result<(), Diagnostics> {
+        self.load(&self.model, MODEL, targets, Dtypes::Floats)
     }
 
     /// Reads the optimizer states into `targets`: exactly these names, shapes and dtypes.
@@ -114,24 +122,35 @@ impl Checkpoint {
     pub fn load_optimizer(&self, targets: &[NamedTensor]) -> Result<(), Diagnostics> {
         self.training()?;
         match &self.optimizer {
-            Some(file) => self.load(file, OPTIMIZER, targets),
+            Some(file) => self.load(file, OPTIMIZER, targets, Dtypes::Same),
             None => Ok(()),
         }
     }
 
-    fn load(&self, file: &TensorFile, name: &str, targets: &[NamedTensor]) -> Result<(), Diagnostics> {
+    fn load(&self, file: &TensorFile, name: &str, targets: &[NamedTensor], dtypes: Dtypes) -> Result<(), Diagnostics> {
         let stored: Vec<(&str, &StoredTensor)> = file.tensors().iter().map(|t| (t.name.as_str(), t)).collect();
-        let pairs = matching::pairs(file.path(), &stored, targets)?;
+        let pairs = matching::pairs(file.path(), &stored, targets, dtypes)?;
         let entry = self.files.iter().find(|entry| entry.file == name);
         for (stored, target) in pairs {
-            let refused = |error: tensor::Error| Diagnostic::error("T0611", format!("`{}`: {error}", target.name));
-            let read = target.tensor.with_bytes_mut(|bytes| file.read(stored, bytes)).map_err(refused)??;
+            let read = file.read_tensor(stored, &target.tensor)?;
             if entry.and_then(|entry| entry.tensor_crc32(&stored.name)) != Some(read) {
                 return Err(damaged(file.path(), &stored.name).into());
             }
         }
         Ok(())
     }
+}
+
+/// The checkpoint in the folder `path`, or the newest of those in it.
+///
+/// # Errors
+/// All that is wrong with it; `T0605` if there is none.
+pub fn at(path: &Path) -> Result<Checkpoint, Diagnostics> {
+    if path.join(MANIFEST).exists() {
+        return Checkpoint::open(path);
+    }
+    let found = latest(path)?.checkpoint;
+    found.map_or_else(|| Err(Diagnostics::from(absent(path))), Ok)
 }
 
 /// A tensor whose bytes are not those that were written.
@@ -149,10 +168,14 @@ pub(crate) fn read_document(path: &Path) -> Result<Document, Diagnostics> {
         if file.exists() {
             return problem;
         }
-        let absent = format!("`{}` is not a checkpoint: it has no {MANIFEST}", path.display());
-        Diagnostic::error("T0605", absent).help("give a folder such as step-00000100")
+        absent(path)
     })?;
     Document::parse(&file.display().to_string(), &bytes)
+}
+
+fn absent(path: &Path) -> Diagnostic {
+    let message = format!("`{}` is not a checkpoint: it has no {MANIFEST}", path.display());
+    Diagnostic::error("T0605", message).help("give a folder such as step-00000100")
 }
 
 /// The config of a checkpoint, checked.

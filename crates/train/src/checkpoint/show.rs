@@ -194,6 +194,9 @@ fn settings(tool: &str, family: &str, training: Option<&Training>) -> Vec<KeyVal
     }
     row("data", training.data.file.as_str().into());
     row("data tokens", training.data.tokens.into());
+    if !training.data.tokenizer.is_empty() {
+        row("tokenizer", training.data.tokenizer.as_str().into());
+    }
     row("data hash", training.data.hash.as_str().into());
     row("optimizer", training.optimizer.kind.as_str().into());
     for (name, value) in [

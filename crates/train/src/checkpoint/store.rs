@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use units::{Diagnostic, Diagnostics};
 
 /// What a checkpoint is called while it is written.
-const PARTIAL: &str = ".partial";
+pub(crate) const PARTIAL: &str = ".partial";
 /// What a checkpoint is called while it is removed.
 const REMOVED: &str = ".removed";
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use tensor::DType;
+use tensor::{DType, Tensor};
 use units::Diagnostic;
 
 /// Largest header that is read, as in the format's own library.
@@ -140,6 +140,25 @@ impl TensorFile {
             hasher.update(chunk);
         }
         Ok(hasher.finalize())
+    }
+
+    /// Reads a tensor into `target`, which has its shape, converted to the dtype of `target`; gives the checksum of the
+    /// bytes that were read.
+    ///
+    /// # Errors
+    /// `T0604` if they cannot be read, `T0615` if they cannot be converted.
+    pub fn read_tensor(&self, tensor: &StoredTensor, target: &Tensor) -> Result<u32, Diagnostic> {
+        let refused = |error: tensor::Error| {
+            Diagnostic::error("T0615", format!("tensor `{}`: {error}", tensor.name)).at(place(&self.path))
+        };
+        let Some(stored) = tensor.dtype.filter(|dtype| *dtype != target.dtype()) else {
+            return target.with_bytes_mut(|bytes| self.read(tensor, bytes)).map_err(refused)?;
+        };
+        let runtime = target.runtime();
+        let own = runtime.zeros(&tensor.shape, stored).map_err(refused)?;
+        let read = own.with_bytes_mut(|bytes| self.read(tensor, bytes)).map_err(refused)??;
+        runtime.no_grad(|| target.copy_(&own)).map_err(refused)?;
+        Ok(read)
     }
 
     /// The checksum of a tensor's bytes as they are on disk now, still open to be combined.
