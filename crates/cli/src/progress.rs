@@ -144,6 +144,10 @@ impl Observer for Progress {
     fn see(&mut self, event: Event<'_>) {
         match event {
             Event::Step(report) => self.step(report),
+            Event::Skipped(step, skip) => self.say(&format!(
+                "step {step}: a batch skipped: the gradient of {} is not finite; loss scale now {}",
+                skip.parameter, skip.scale
+            )),
             Event::Spike(step, spike) => self.say(&format!("step {step}: {spike}")),
             Event::Validation(step, loss) => {
                 if let Some(log) = &mut self.log {

@@ -15,6 +15,7 @@ pub mod model;
 pub mod modules;
 pub mod optim;
 pub mod param;
+pub mod scaler;
 pub mod schedule;
 pub mod spec;
 pub mod step;

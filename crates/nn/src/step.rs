@@ -4,6 +4,7 @@ use crate::context::{Profile, Recompute};
 use crate::model::Model;
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::ParamKind;
+use crate::scaler::ScalerState;
 use crate::spec::ModelSpec;
 use crate::training::{Labels, Training, TrainingOptions};
 use std::fmt;
@@ -235,6 +236,11 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
 pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
     let rt = runtime;
     let mut training = Training::new(rt, spec, &options.training())?;
+    // The scale matters to no cost; a small one keeps the gradients of a device that computes finite, and no update is
+    // skipped.
+    if let Some(scaler) = training.scaler_mut() {
+        scaler.restore(ScalerState { scale: 2.0, ..scaler.state() });
+    }
     if options.warm {
         training.prepare()?;
     }

@@ -5,7 +5,8 @@
 use crate::context::{Forward, Profile, Recompute};
 use crate::loss::{next_token_loss, target_loss};
 use crate::model::Model;
-use crate::optim::{Hyper, Optimizer, OptimizerKind, clip_grad_norm};
+use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
+use crate::scaler::{LossScaler, ScalerOptions, Skip};
 use crate::spec::ModelSpec;
 use crate::step::Precision;
 use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
@@ -29,7 +30,8 @@ pub struct TrainingOptions {
     pub autocast: CastLists,
     /// Whether dropout is on; the probabilities are the model's.
     pub dropout: bool,
-    /// Longest gradient norm; infinity clips nothing but has the norm looked at. `None`: it is not even computed.
+    /// Longest gradient norm; infinity clips nothing but has the norm looked at. `None`: it is not even computed, but
+    /// where losses are scaled.
     pub clip_norm: Option<f64>,
 }
 
@@ -42,12 +44,31 @@ pub enum Labels<'a> {
     Targets(&'a Tensor),
 }
 
+/// What an update came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Updated {
+    /// Norm of all gradients together before clipping, where the options have it looked at; none on the meta device.
+    pub grad_norm: Option<f64>,
+    /// Set if gradients were not finite: then nothing was updated.
+    pub skipped: Option<Skipped>,
+}
+
+/// An update that was not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The parameter whose gradient was the first in backward not to be finite.
+    pub parameter: String,
+    /// Whether a smaller loss scale is the remedy.
+    pub why: Skip,
+}
+
 /// A model with what trains it.
 pub struct Training {
     runtime: Runtime,
     model: Model,
     optimizer: Optimizer,
     options: TrainingOptions,
+    scaler: Option<LossScaler>,
     /// Optimizer steps begun, from 1.
     step: u64,
     /// Micro-batches of this step that were begun.
@@ -68,7 +89,9 @@ impl Training {
         let precision = options.precision;
         let model = Model::build(runtime, spec, precision.param_dtype())?;
         let optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
-        let training = Self { runtime: runtime.clone(), model, optimizer, options: *options, step: 1, micro: 0 };
+        let scaler = (precision == Precision::Fp16Mixed).then(|| LossScaler::new(ScalerOptions::default()));
+        let options = *options;
+        let training = Self { runtime: runtime.clone(), model, optimizer, options, scaler, step: 1, micro: 0 };
         if training.wide_grads() {
             for param in training.model.params().iter().filter(|p| p.trainable) {
                 let zeros = runtime.no_grad(|| runtime.zeros(param.tensor.shape(), precision.grad_dtype()))?;
@@ -99,6 +122,16 @@ impl Training {
     /// The optimizer, to restore its states.
     pub fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
+    }
+
+    /// The loss scaler of `fp16-mixed`.
+    pub fn scaler(&self) -> Option<&LossScaler> {
+        self.scaler.as_ref()
+    }
+
+    /// The loss scaler, to restore its state.
+    pub fn scaler_mut(&mut self) -> Option<&mut LossScaler> {
+        self.scaler.as_mut()
     }
 
     /// Goes on as after `steps` updates, of which parameters and states have been restored.
@@ -181,23 +214,24 @@ impl Training {
     /// If the loss has no history.
     pub fn backward(&mut self, loss: Tensor, share: f64) -> Result<()> {
         self.begin("bwd", Phase::Backward);
-        let loss = if self.options.grad_accum_steps > 1 { loss.mul_scalar(share)? } else { loss };
+        let share = if self.options.grad_accum_steps > 1 { share } else { 1.0 };
+        let factor = share * self.scaler.map_or(1.0, |scaler| scaler.scale());
+        let loss = if factor == 1.0 { loss } else { loss.mul_scalar(factor)? };
         loss.backward()
     }
 
-    /// Updates the parameters with the gradients collected, and forgets these. Gives the norm of the gradients before
-    /// clipping, where the device holds data and the options have it looked at.
+    /// Updates the parameters with the gradients collected, unscaled and clipped, and forgets these. Nothing is updated
+    /// where they are seen not to be finite.
     ///
     /// # Errors
     /// None for a model of this crate.
-    pub fn update(&mut self, lr: f64) -> Result<Option<f64>> {
+    pub fn update(&mut self, lr: f64) -> Result<Updated> {
         self.begin("opt", Phase::Optimizer);
-        let norm = match self.options.clip_norm {
-            Some(longest) => clip_grad_norm(self.model.params(), longest)?,
-            None => None,
-        };
-        self.optimizer.set_lr(lr);
-        self.optimizer.step(self.model.params())?;
+        let updated = self.condition_gradients()?;
+        if updated.skipped.is_none() {
+            self.optimizer.set_lr(lr);
+            self.optimizer.step(self.model.params())?;
+        }
         self.begin("zero", Phase::Optimizer);
         let wide = self.wide_grads();
         for param in self.model.params() {
@@ -210,6 +244,31 @@ impl Training {
         }
         self.step += 1;
         self.micro = 0;
-        Ok(norm)
+        Ok(updated)
+    }
+
+    /// Makes of the gradients what the optimizer is to see.
+    fn condition_gradients(&mut self) -> Result<Updated> {
+        let mut updated = Updated::default();
+        let longest = self.options.clip_norm;
+        if self.scaler.is_none() && longest.is_none() {
+            return Ok(updated);
+        }
+        let scale = self.scaler.map_or(1.0, |scaler| scaler.scale());
+        let Some(norm) = GradNorm::of(self.model.params(), scale)? else { return Ok(updated) };
+        if self.runtime.holds_data() {
+            updated.grad_norm = longest.map(|_| norm.tensor().item()).transpose()?;
+            let culprit = norm.first_non_finite()?;
+            let why = match &mut self.scaler {
+                Some(scaler) => scaler.note(culprit.is_none()),
+                None => culprit.map(|_| Skip::Disaster),
+            };
+            if let Some((culprit, why)) = culprit.zip(why) {
+                updated.skipped = Some(Skipped { parameter: culprit.name.clone(), why });
+                return Ok(updated);
+            }
+        }
+        norm.unscale_and_clip(longest.unwrap_or(f64::INFINITY))?;
+        Ok(updated)
     }
 }

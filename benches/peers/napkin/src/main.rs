@@ -32,6 +32,7 @@ fn main() {
         grad_accum_steps: 1,
         autocast: CastLists::Cpu,
         dropout: false,
+        clip_norm: None,
     };
     let (tokens, targets) = sizes.tokens();
     let shape = [sizes.batch as u64, sizes.seq_len as u64];
@@ -49,7 +50,7 @@ fn main() {
             let loss = training.forward(&tokens, Labels::Targets(&targets)).expect("forward");
             let value = loss.item().expect("a number");
             training.backward(loss, 1.0).expect("backward");
-            training.update().expect("update");
+            training.update(options.hyper.lr).expect("update");
             value
         })
     });

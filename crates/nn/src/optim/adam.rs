@@ -42,9 +42,7 @@ pub(super) fn op(u: &Update<'_>) -> AdamW {
 /// The part before the root: decay, then both running means.
 fn decay_and_average(u: &Update<'_>) -> Result<()> {
     u.count()?;
-    if u.rule == Kind::AdamW {
-        u.decay()?;
-    }
+    u.decay()?;
     let (h, second) = (&u.hyper, u.state.get(SQUARES));
     u.state.get(MEAN).lerp_(u.grad, 1.0 - h.beta1)?;
     second.mul_scalar_(h.beta2)?;

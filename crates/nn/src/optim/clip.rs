@@ -1,74 +1,79 @@
-//! Clipping of gradients by their common norm. Source: Pascanu, Mikolov and Bengio, arXiv:1211.5063.
+//! The norm of all gradients together, and clipping by it. Source: Pascanu, Mikolov and Bengio, arXiv:1211.5063.
 
 use crate::param::Param;
-use tensor::{DType, Result, Tensor};
+use tensor::{Result, Tensor};
 
-/// Added to the norm before it divides, as the field's frameworks do.
+/// Keeps the division by a norm of zero finite, as `torch.nn.utils.clip_grad_norm_` does.
 const EPS: f64 = 1e-6;
 
-/// Scales all gradients so that their common norm is at most `longest`; an infinite one leaves them as they are. Gives
-/// the norm before, on a device that holds data.
-///
-/// The factor is never looked at: it is multiplied in even where it is 1, so that what runs does not depend on values.
-///
-/// # Errors
-/// None for a model of this crate.
-pub fn clip_grad_norm(params: &[Param], longest: f64) -> Result<Option<f64>> {
-    let gradients: Vec<Tensor> = params.iter().filter(|p| p.trainable).filter_map(|p| p.tensor.grad()).collect();
-    let Some(first) = gradients.first() else { return Ok(Some(0.0)) };
-    let runtime = first.runtime().clone();
-    runtime.no_grad(|| {
-        let total = runtime.zeros(&[], DType::F32)?;
-        for gradient in &gradients {
-            total.add_(&gradient.sum_squares_all()?)?;
-        }
-        let norm = total.sqrt()?;
-        drop(total);
-        if longest.is_finite() {
-            let factor = norm.add_scalar(EPS)?.pow_scalar(-1.0)?.mul_scalar(longest)?.clamp(0.0, 1.0)?;
-            for gradient in &gradients {
-                gradient.mul_(&factor.to_dtype(gradient.dtype())?)?;
-            }
-        }
-        if runtime.holds_data() { norm.item().map(Some) } else { Ok(None) }
-    })
+/// The norm of the gradients of all parameters, as if they were one vector.
+pub struct GradNorm<'a> {
+    total: Tensor,
+    /// Each gradient, whose it is, and the sum of its squares.
+    parts: Vec<(&'a Param, Tensor, Tensor)>,
+    scale: f64,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::param::ParamKind;
-    use tensor::{Device, Runtime};
-
-    fn params(dtype: DType) -> Vec<Param> {
-        let rt = Runtime::new(Device::Cpu);
-        // Norm 13: 3, 4 and 12.
-        [(vec![3.0, 4.0], [2, 1]), (vec![12.0, 0.0], [1, 2])]
-            .map(|(grad, shape)| {
-                let tensor = rt.zeros(&shape, dtype).unwrap().require_grad().unwrap();
-                tensor.set_grad(Some(rt.tensor(&grad, &shape, dtype).unwrap()));
-                let (name, tied) = (String::new(), Vec::new());
-                Param { name, tensor, kind: ParamKind::Matrix, tied, trainable: true }
-            })
-            .into()
-    }
-
-    #[test]
-    fn the_common_norm_is_cut_to_the_longest() {
-        for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::BF16, 1e-2)] {
-            for (longest, factor) in [(6.5, 0.5), (13.0, 1.0), (100.0, 1.0), (f64::INFINITY, 1.0)] {
-                let params = params(dtype);
-                assert_eq!(clip_grad_norm(&params, longest).unwrap(), Some(13.0));
-                let grads = params.iter().flat_map(|p| p.tensor.grad().unwrap().to_vec().unwrap());
-                for (grad, before) in grads.zip([3.0, 4.0, 12.0, 0.0]) {
-                    assert!((grad - before * factor).abs() <= tolerance * before, "{dtype:?} {longest}: {grad}");
+impl<'a> GradNorm<'a> {
+    /// Norm of the gradients, of a loss that was multiplied by `scale`: 1, or that of a loss scaler. `None` if there are
+    /// none.
+    ///
+    /// # Errors
+    /// None for gradients of one program.
+    pub fn of(params: &'a [Param], scale: f64) -> Result<Option<Self>> {
+        let Some(first) = params.first() else { return Ok(None) };
+        first.tensor.runtime().no_grad(|| {
+            let mut parts = Vec::new();
+            for param in params.iter().filter(|p| p.trainable) {
+                if let Some(grad) = param.tensor.grad() {
+                    let squares = grad.sum_squares_all()?;
+                    parts.push((param, grad, squares));
                 }
             }
-        }
+            if parts.is_empty() {
+                return Ok(None);
+            }
+            let squares: Vec<&Tensor> = parts.iter().map(|(_, _, squares)| squares).collect();
+            let total = Tensor::stack(&squares, 0)?.sum_all()?.sqrt()?.div_scalar(scale)?;
+            Ok(Some(Self { total, parts, scale }))
+        })
     }
 
-    #[test]
-    fn no_gradient_has_no_length() {
-        assert_eq!(clip_grad_norm(&[], 1.0).unwrap(), Some(0.0));
+    /// The norm, an f32 scalar.
+    pub fn tensor(&self) -> &Tensor {
+        &self.total
+    }
+
+    /// The parameter whose gradient was the first in backward to be infinite or not a number: of those that are, the one
+    /// nearest to the loss. `None` if all are finite.
+    ///
+    /// # Errors
+    /// On the meta device.
+    pub fn first_non_finite(&self) -> Result<Option<&'a Param>> {
+        for (param, _, squares) in self.parts.iter().rev() {
+            if !squares.item()?.is_finite() {
+                return Ok(Some(param));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the scale of the loss out of the gradients, and scales them down to a norm of at most `max_norm`.
+    ///
+    /// # Errors
+    /// None for gradients of one program.
+    pub fn unscale_and_clip(&self, max_norm: f64) -> Result<()> {
+        let apply = || -> Result<()> {
+            if max_norm.is_finite() {
+                let part = self.total.add_scalar(EPS)?.reciprocal()?.mul_scalar(max_norm)?;
+                let factor = part.clamp(f64::NEG_INFINITY, 1.0)?.div_scalar(self.scale)?;
+                self.parts.iter().try_for_each(|(_, grad, _)| grad.mul_(&factor).map(drop))
+            } else if self.scale == 1.0 {
+                Ok(())
+            } else {
+                self.parts.iter().try_for_each(|(_, grad, _)| grad.div_scalar_(self.scale).map(drop))
+            }
+        };
+        self.total.runtime().no_grad(apply)
     }
 }

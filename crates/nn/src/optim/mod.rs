@@ -9,25 +9,26 @@ mod adafactor;
 mod adam;
 mod adam8bit;
 mod clip;
+mod health;
 mod hyper;
 mod kind;
 mod lion;
 mod muon;
-mod restore;
 mod simple;
 mod state;
 mod update;
 
-pub use clip::clip_grad_norm;
+pub use clip::GradNorm;
+pub use health::Health;
 pub use hyper::{Group, Groups, Hyper};
 pub use kind::{Implementation, Kind, OptimizerKind, parse};
 pub use muon::orthogonalize;
 pub use state::Slot;
 
 use crate::param::Param;
+use health::Counts;
 use state::State;
-use tensor::{Phase, Result, Tensor};
-use units::Diagnostics;
+use tensor::{DType, Phase, Result, Tensor};
 use update::Update;
 
 /// An optimizer over the parameters of a model.
@@ -36,6 +37,9 @@ pub struct Optimizer {
     hyper: Hyper,
     groups: Groups,
     master: bool,
+    stochastic: bool,
+    watched: bool,
+    health: Option<Health>,
     steps: u64,
     /// By position of the parameter; `None` before its first update.
     states: Vec<Option<State>>,
@@ -46,7 +50,17 @@ impl Optimizer {
     ///
     /// With `master`, it keeps f32 copies of low-precision parameters and f32 states.
     pub fn new(kind: OptimizerKind, hyper: Hyper, master: bool) -> Self {
-        Self { kind, hyper, groups: Groups::default(), master, steps: 0, states: Vec::new() }
+        Self {
+            kind,
+            hyper,
+            groups: Groups::default(),
+            master,
+            stochastic: false,
+            watched: false,
+            health: None,
+            steps: 0,
+            states: Vec::new(),
+        }
     }
 
     /// The same with other rates and decays for some parameters.
@@ -73,6 +87,23 @@ impl Optimizer {
     /// The learning rate of the updates to come: a schedule sets it before each.
     pub fn set_lr(&mut self, lr: f64) {
         self.hyper.lr = lr;
+    }
+
+    /// Whether bf16 parameters without master copies, and their states, are rounded up or down at random, right in the
+    /// mean, instead of to the nearest. One parameter at a time is then updated in f32.
+    pub fn set_stochastic_rounding(&mut self, on: bool) {
+        self.stochastic = on;
+    }
+
+    /// Whether updates are looked at for what rounding takes from them: see [`Optimizer::health`]. It takes a copy of one
+    /// parameter at a time and some passes over it.
+    pub fn watch(&mut self, on: bool) {
+        self.watched = on;
+    }
+
+    /// What rounding took from the last update; `None` if it was not watched, or on the meta device.
+    pub fn health(&self) -> Option<&Health> {
+        self.health.as_ref()
     }
 
     /// Makes the states of all trainable parameters now instead of at the first step.
@@ -107,22 +138,6 @@ impl Optimizer {
         params.iter().zip(&self.states).flat_map(of).collect()
     }
 
-    /// Goes on from where another optimizer was after `steps` updates: takes over its states.
-    ///
-    /// # Errors
-    /// All of: a state that is missing, one that no parameter has, one of another shape or dtype. Nothing is taken over
-    /// then.
-    pub fn restore(
-        &mut self,
-        params: &[Param],
-        steps: u64,
-        tensors: Vec<(String, String, Tensor)>,
-    ) -> Result<(), Diagnostics> {
-        self.states = restore::states(self.kind, self.master, params, steps, tensors)?;
-        self.steps = steps;
-        Ok(())
-    }
-
     fn make_states(&mut self, params: &[Param], wanted: impl Fn(&Param) -> bool) -> Result<()> {
         self.states.resize_with(params.len(), || None);
         for (param, state) in params.iter().zip(&mut self.states) {
@@ -137,32 +152,48 @@ impl Optimizer {
         let gradient = |p: &Param| if p.trainable { p.tensor.grad() } else { None };
         self.make_states(params, |p| gradient(p).is_some())?;
         self.steps += 1;
-        let work: Vec<(&Param, Tensor, Tensor, &State)> = params
+        let work: Vec<(usize, &Param, Tensor, Tensor, &State)> = params
             .iter()
             .zip(&self.states)
-            .filter_map(|(param, state)| Some((param, param.tensor.detach(), gradient(param)?, state.as_ref()?)))
+            .enumerate()
+            .filter_map(|(i, (param, state))| {
+                Some((i, param, param.tensor.detach(), gradient(param)?, state.as_ref()?))
+            })
             .collect();
-        let updates = work.iter().map(|(param, tensor, grad, state)| self.update(param, tensor, grad, state));
-        if self.kind.implementation == Implementation::ForEach && matches!(self.kind.kind, Kind::Adam | Kind::AdamW) {
-            return adam::update_foreach(&updates.collect::<Vec<_>>());
+        let updates = work.iter().map(|(i, param, tensor, grad, state)| {
+            let (rule, hyper) = (self.kind.kind.of(param.kind, tensor.shape()), self.hyper_of(param));
+            let (kind, step, index) = (self.kind, self.steps, *i);
+            (*param, Update { kind, rule, hyper, step, index, param: tensor, grad, state })
+        });
+        let at_once = self.kind.implementation == Implementation::ForEach && !self.watched && !self.stochastic;
+        if at_once && matches!(self.kind.kind, Kind::Adam | Kind::AdamW) {
+            let updates: Vec<Update<'_>> = updates.map(|(_, update)| update).collect();
+            return adam::update_foreach(&updates);
         }
         // The reference's root of the last parameter lives until that of the next one is made.
         let mut root = None;
-        for update in updates {
-            root = update.run()?;
+        let mut counts = Vec::new();
+        for (param, update) in updates {
+            let rounds = self.stochastic && !self.master && update.param.dtype() == DType::BF16;
+            let before = (self.watched && !rounds).then(|| update.weight().copy()).transpose()?;
+            if rounds {
+                update.run_rounding()?;
+            } else {
+                root = update.run()?;
+            }
+            if self.watched {
+                counts.push(Counts::of(&param.name, &update, before.as_ref())?);
+            }
         }
         drop(root);
+        let readable = self.watched && params.first().is_some_and(|p| p.tensor.runtime().holds_data());
+        self.health = readable.then(|| Health::of(&counts)).transpose()?;
         Ok(())
     }
 
-    fn update<'a>(&self, param: &Param, tensor: &'a Tensor, grad: &'a Tensor, state: &'a State) -> Update<'a> {
-        let group = self.groups.of(param);
-        let hyper = Hyper {
-            lr: self.hyper.lr * group.lr,
-            weight_decay: self.hyper.weight_decay * group.weight_decay,
-            ..self.hyper
-        };
-        let rule = self.kind.kind.of(param.kind, tensor.shape());
-        Update { kind: self.kind, rule, hyper, step: self.steps, param: tensor, grad, state }
+    /// Rates and decays of a parameter.
+    fn hyper_of(&self, param: &Param) -> Hyper {
+        let (h, group) = (self.hyper, self.groups.of(param));
+        Hyper { lr: h.lr * group.lr, weight_decay: h.weight_decay * group.weight_decay, ..h }
     }
 }

@@ -1,6 +1,6 @@
 //! A run from where it stands to its end.
 
-use super::run::{Run, StepReport};
+use super::run::{Run, Skip, StepReport};
 use super::watch::{Spike, Watch};
 use crate::checkpoint::Store;
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ pub struct Pace {
 pub enum Event<'a> {
     /// A step was made.
     Step(&'a StepReport),
+    /// Before the step, an update was not made.
+    Skipped(u64, &'a Skip),
     /// Something unusual about it.
     Spike(u64, &'a Spike),
     /// Loss on the validation data after a step.
@@ -105,6 +107,9 @@ pub fn drive(
     let mut checkpoint = None;
     while !run.is_done() && !stop.load(Ordering::Relaxed) {
         let report = run.step()?;
+        for skip in &report.skipped {
+            observer.see(Event::Skipped(report.step, skip));
+        }
         observer.see(Event::Step(&report));
         for spike in watch.see(report.loss, report.grad_norm) {
             observer.see(Event::Spike(report.step, &spike));

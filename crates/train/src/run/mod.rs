@@ -26,6 +26,6 @@ pub use log::Log;
 pub use predict::{Predicted, predict};
 pub use program::Stepped;
 pub use report::report;
-pub use run::{Run, Start, StepReport};
+pub use run::{Run, Skip, Start, StepReport};
 pub use settings::Settings;
 pub use watch::{Spike, Watch};

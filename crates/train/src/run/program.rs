@@ -1,15 +1,18 @@
 //! One optimizer step and one evaluation. The same program predicts on the meta device and trains.
 
+use nn::training::Skipped;
 use nn::{Labels, Training};
 use tensor::{Result, Role, Runtime, Tensor};
 
 /// What a step gave.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stepped {
     /// Mean loss of the step's tokens; `None` on the meta device.
     pub loss: Option<f64>,
     /// Norm of the gradient before clipping; `None` on the meta device, or where it is not looked at.
     pub grad_norm: Option<f64>,
+    /// Set if a gradient was not finite, and so nothing was updated.
+    pub skipped: Option<Skipped>,
 }
 
 /// Tokens of a micro-batch and the token that follows each: `b s`, `b s`.
@@ -41,8 +44,8 @@ pub fn step<E: From<tensor::Error>>(
         }
         training.backward(loss, share)?;
     }
-    let grad_norm = training.update(lr)?;
-    Ok(Stepped { loss: sum, grad_norm })
+    let done = training.update(lr)?;
+    Ok(Stepped { loss: sum, grad_norm: done.grad_norm, skipped: done.skipped })
 }
 
 /// Mean loss of one batch, without gradients; `None` on the meta device.

@@ -3,11 +3,12 @@
 use super::program::{self, Pair};
 use super::settings::Settings;
 use crate::checkpoint::{
-    Checkpoint, DataPosition, Manifest, NamedTensor, OptimizerSettings, RandomState, Snapshot, Training as Saved,
-    exact, model_tensors,
+    Checkpoint, DataPosition, Fields, Manifest, NamedTensor, OptimizerSettings, RandomState, Snapshot,
+    Training as Saved, exact, model_tensors,
 };
 use crate::data::{Batch, Loader, Order, Prefetch, PrefetchCost, Sampler, Span};
 use nn::Training;
+use nn::scaler::{LossScaler, ScalerState};
 use plan::model::Model;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -26,7 +27,9 @@ pub struct StepReport {
     pub lr: f64,
     /// Norm of the gradient before clipping.
     pub grad_norm: Option<f64>,
-    /// Tokens of this step.
+    /// Updates that were not made before this one, because the loss scale was too large.
+    pub skipped: Vec<Skip>,
+    /// Tokens of this step, and of those that were skipped.
     pub tokens: u64,
     /// Time from the first micro-batch to the end of the update.
     pub time: Duration,
@@ -40,6 +43,15 @@ pub struct StepReport {
     pub reserved: Bytes,
 }
 
+/// An update that was not made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skip {
+    /// The parameter whose gradient was the first not to be finite.
+    pub parameter: String,
+    /// The loss scale from then on.
+    pub scale: f64,
+}
+
 /// A model in training on this machine.
 pub struct Run {
     config: String,
@@ -51,7 +63,10 @@ pub struct Run {
     train: Span,
     validation: Option<Span>,
     loader: Loader,
+    /// Updates made: what the schedule follows.
     step: u64,
+    /// Batches whose update was skipped.
+    skipped: u64,
 }
 
 /// How to begin.
@@ -82,7 +97,7 @@ impl Run {
         let loader = Loader::new(train.clone(), sampler);
         let feed = feed(&loader, &settings, 0)?;
         let family = model.spec.family.clone();
-        Ok(Self { config, family, settings, runtime, training, feed, train, validation, loader, step: 0 })
+        Ok(Self { config, family, settings, runtime, training, feed, train, validation, loader, step: 0, skipped: 0 })
     }
 
     /// The run that a checkpoint was saved from, as it then was.
@@ -116,7 +131,12 @@ impl Run {
             }
         }
         self.step = saved.step;
-        self.feed = feed(&self.loader, &self.settings, self.step)?;
+        if let Some(scaler) = self.training.scaler_mut() {
+            let state = scaler_state(&from.path().display().to_string(), &saved.scaler)?;
+            self.skipped = state.skipped;
+            scaler.restore(state);
+        }
+        self.feed = feed(&self.loader, &self.settings, self.step + self.skipped)?;
         Ok(())
     }
 
@@ -162,34 +182,47 @@ impl Run {
         self.feed.cost()
     }
 
-    /// Makes one optimizer step.
+    /// Makes one optimizer step. Where the gradients of a batch are not finite because the loss scale is too large, the
+    /// next batch takes its place, under a smaller one.
     ///
     /// # Errors
-    /// `T0703` for a loss that is no number: parameters and states are those before the step. Data that cannot be read.
+    /// `T0703` for a loss that is no number, `T0709` for gradients that are not: parameters and states are those before
+    /// the step. Data that cannot be read.
     pub fn step(&mut self) -> Result<StepReport, Diagnostics> {
         let (step, begun) = (self.step + 1, Instant::now());
         let lr = self.settings.schedule.lr(step);
         let mut wait = Duration::ZERO;
         self.runtime.reset_peak();
         let (feed, runtime) = (&mut self.feed, &self.runtime);
-        let next = || -> Result<Pair, Problem> {
+        let mut next = || -> Result<Pair, Problem> {
             let fetched = feed.next_batch()?;
             wait += fetched.waited;
             Ok(fetched.batch.inputs_and_targets(runtime)?)
         };
         let check = |loss: f64| if loss.is_finite() { Ok(()) } else { Err(Problem(not_finite(step, loss).into())) };
-        let done = program::step(&mut self.training, lr, next, check).map_err(|problem| {
-            // What the failed forward pass left behind must not meet a later backward pass.
-            self.runtime.clear_tape();
-            problem.0
-        })?;
+        let mut skipped = Vec::new();
+        let done = loop {
+            let done = program::step(&mut self.training, lr, &mut next, check).map_err(|problem| {
+                // What the failed forward pass left behind must not meet a later backward pass.
+                self.runtime.clear_tape();
+                problem.0
+            })?;
+            let Some(skip) = done.skipped else { break done };
+            self.skipped += 1;
+            if skip.why == nn::scaler::Skip::Disaster {
+                return Err(gradient_not_finite(step, &skip.parameter).into());
+            }
+            let scale = self.training.scaler().map_or(1.0, LossScaler::scale);
+            skipped.push(Skip { parameter: skip.parameter, scale });
+        };
         self.step = step;
         Ok(StepReport {
             step,
             loss: done.loss.unwrap_or(f64::NAN),
             lr,
             grad_norm: done.grad_norm,
-            tokens: self.settings.tokens_per_step(),
+            tokens: self.settings.tokens_per_step() * (1 + skipped.len() as u64),
+            skipped,
             time: begun.elapsed(),
             wait,
             live: Bytes(self.runtime.live_bytes()),
@@ -225,7 +258,7 @@ impl Run {
         let json = s.to_json();
         let training = Saved {
             step: self.step,
-            tokens: self.step * s.tokens_per_step(),
+            tokens: (self.step + self.skipped) * s.tokens_per_step(),
             validation_loss,
             schedule: json["schedule"].clone(),
             optimizer: OptimizerSettings {
@@ -234,7 +267,7 @@ impl Run {
                 scalars: json!({ "steps": self.training.optimizer().steps(), "lr": exact(s.schedule.lr(self.step.max(1))) }),
             },
             settings: json,
-            scaler: Value::Null,
+            scaler: self.training.scaler().map_or(Value::Null, |scaler| scaler_json(&scaler.state())),
             random: vec![RandomState {
                 stream: DROPOUT.into(),
                 seed: rng.for_stream(Stream::Dropout).seed(),
@@ -253,7 +286,8 @@ impl Run {
 
     fn data_position(&self) -> DataPosition {
         let file = self.train.file();
-        let position = self.loader.sampler().position(self.step * self.settings.training.grad_accum_steps);
+        let batches = (self.step + self.skipped) * self.settings.training.grad_accum_steps;
+        let position = self.loader.sampler().position(batches);
         DataPosition {
             file: file.path().display().to_string(),
             tokens: file.len(),
@@ -284,6 +318,34 @@ fn not_finite(step: u64, loss: f64) -> Diagnostic {
         .help("a lower learning rate (--lr), warmup (--warmup), clipping (--clip 1.0)")
         .help("--precision fp32 tells whether the number format is the cause")
         .help("--resume goes on from the last checkpoint")
+}
+
+fn gradient_not_finite(step: u64, parameter: &str) -> Diagnostic {
+    Diagnostic::error("T0709", format!("step {step}: the gradient of `{parameter}` is not finite"))
+        .why("of the gradients that are not, it is the nearest to the loss; nothing was updated or saved since")
+        .help("a lower learning rate (--lr), warmup (--warmup)")
+        .help("--precision fp32 or bf16-mixed tells whether the number format is the cause")
+        .help("--resume goes on from the last checkpoint")
+}
+
+/// What a loss scaler has come to, for a manifest.
+fn scaler_json(s: &ScalerState) -> Value {
+    json!({
+        "scale": exact(s.scale), "good_steps": s.good_steps, "skips": s.skips, "found": s.found, "skipped": s.skipped,
+    })
+}
+
+fn scaler_state(file: &str, value: &Value) -> Result<ScalerState, Diagnostics> {
+    let mut f = Fields::new(file, value);
+    let state = ScalerState {
+        scale: f.float("scale"),
+        good_steps: f.count("good_steps"),
+        skips: f.count("skips"),
+        found: f.flag("found"),
+        skipped: f.count("skipped"),
+    };
+    f.finish()?;
+    Ok(state)
 }
 
 /// An error of a step on its way out.

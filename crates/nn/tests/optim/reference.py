@@ -3,7 +3,7 @@
     python optim.py > optim.txt        (torch 2.15, numpy 2.4)
 
 Each line: rule, parameter, then every STRIDE-th weight after STEPS updates. Weights and gradients are closed formulas
-that the test computes too; both are f32.
+that the test computes too; both are f32. Lines `newton-schulz` and `clip` are what their functions say.
 """
 
 import math
@@ -168,6 +168,15 @@ def newton_schulz(index, shape):
     return x.T if tall else x
 
 
+def clipped(max_norm):
+    """torch.nn.utils.clip_grad_norm_ on the gradients of the first step: the norm, then one element of each."""
+    params = [torch.nn.Parameter(torch.zeros(p[1])) for p in PARAMS]
+    for i, (param, p) in enumerate(zip(params, PARAMS)):
+        param.grad = torch.tensor(gradient(i, p[1], 1))
+    norm = torch.nn.utils.clip_grad_norm_(params, max_norm)
+    print("clip", f"{max_norm:g}", *(f"{x:.9g}" for x in [norm.item(), *(p.grad.ravel()[3].item() for p in params)]))
+
+
 o = torch.optim
 say("sgd", with_torch({"k": o.SGD}, everything("k", lr=1e-2)))
 say("sgd-momentum", with_torch({"k": o.SGD}, everything("k", lr=1e-2, momentum=0.9)))
@@ -182,3 +191,5 @@ say("muon", muon())
 say("lion", with_numpy(lion))
 for index, shape in [(0, (8, 6)), (1, (3, 10)), (2, (5, 5))]:
     print("newton-schulz", "x".join(map(str, shape)), *(f"{v:.15g}" for v in newton_schulz(index, shape).ravel()))
+for max_norm in [1.0, 1000.0]:
+    clipped(max_norm)
