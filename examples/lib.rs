@@ -3,6 +3,7 @@
 //! | example | what it shows |
 //! |---|---|
 //! | `strides` | shared storage, views, copies and what they cost |
+//! | `deep_linear` | the deep linear model: its bytes, its FLOP, and every optimizer at work |
 //! | `einops_attention` | attention in named axes, equal to the fused kernel |
 //!
 //! Each checks what it claims: a wrong number ends it with an error.
