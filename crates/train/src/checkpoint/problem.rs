@@ -13,11 +13,14 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     }
 }
 
+/// Code of a disk that is full.
+pub(crate) const NO_SPACE: &str = "T0602";
+
 /// A checkpoint that cannot be written; what was there before is untouched.
 pub(crate) fn unwritable(path: &Path, error: &io::Error) -> Diagnostic {
     let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let problem = if full {
-        Diagnostic::error("T0602", format!("no space for the checkpoint: {error}"))
+        Diagnostic::error(NO_SPACE, format!("no space for the checkpoint: {error}"))
             .help("free space, keep fewer checkpoints, or save to another disk")
     } else {
         let problem = Diagnostic::error("T0601", format!("the checkpoint cannot be written: {error}"));

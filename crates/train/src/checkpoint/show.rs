@@ -73,7 +73,11 @@ fn store(path: &Path, all: &[PathBuf]) -> Result<Report, Diagnostics> {
             table.rows.push(Row::new([name.into(), Cell::Empty, Cell::Empty, Cell::Empty, state.into()]));
             continue;
         };
-        let training = one.manifest().training.clone().unwrap_or_default();
+        let Some(training) = &one.manifest().training else {
+            values.push(value);
+            table.rows.push(Row::new([name.into(), Cell::Empty, Cell::Empty, Cell::Empty, "weights".into()]));
+            continue;
+        };
         let loss = training.validation_loss;
         values.push(value.with("step", training.step).with("tokens", training.tokens).with("validation_loss", loss));
         table.rows.push(Row::new([

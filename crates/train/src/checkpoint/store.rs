@@ -6,14 +6,14 @@
 
 use super::disk::{Disk, RealDisk};
 use super::manifest::{Document, FileEntry};
-use super::problem::{place, unwritable};
+use super::problem::{NO_SPACE, place, unwritable};
 use super::saved::{REPLACED, folder_of, list, read_document, step_of};
 use super::tensors::{self, WriteError};
-use super::{CONFIG, MANIFEST, MODEL, OPTIMIZER, Snapshot};
+use super::{CONFIG, MANIFEST, MODEL, NamedTensor, OPTIMIZER, Snapshot};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use units::{Diagnostic, Diagnostics};
+use units::{Bytes, Diagnostic, Diagnostics};
 
 /// What a checkpoint is called while it is written.
 pub(crate) const PARTIAL: &str = ".partial";
@@ -95,7 +95,14 @@ impl Store {
         let written = self.write(&partial, snapshot).and_then(|bytes| self.put(&partial, &path).map(|()| bytes));
         let bytes = match written {
             Ok(bytes) => bytes,
-            Err(problem) => {
+            Err(mut problem) => {
+                if problem.code == NO_SPACE {
+                    let needed: u64 = snapshot.model.iter().chain(&snapshot.optimizer).map(NamedTensor::bytes).sum();
+                    problem.why = Some(format!(
+                        "its tensors take {}, and older checkpoints stay until it is complete",
+                        Bytes(needed)
+                    ));
+                }
                 if partial.exists() && self.disk.remove_dir(&partial).is_err() {
                     let left = format!("`{}` is what was written of it; the next save removes it", partial.display());
                     return Err(problem.help(left).into());

@@ -279,6 +279,8 @@ fn a_full_disk_is_said_and_nothing_is_left_of_the_attempt() {
         let problems = store.save(&snapshot(2)).unwrap_err();
         assert_eq!(problems[0].code, "T0602", "{problems}");
         assert!(problems[0].help[0].contains("free space"));
+        // One tensor of each dtype with 6 elements, 38 bytes each over all of them; a scalar; two states.
+        assert!(problems[0].why.as_ref().unwrap().contains("take 264 B"), "{problems}");
         assert_eq!(steps(dir.path()), [1]);
         assert!(!dir.path().join("step-00000002.partial").exists());
         assert_holds(&latest(dir.path()).unwrap().checkpoint.unwrap(), &snapshot(1));
