@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tensor::rng::{Rng, Stream};
 
@@ -110,9 +110,8 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
             child.kill().unwrap();
             let output = child.wait_with_output().unwrap();
             let finished = output.status.success();
-            if output.status.code().is_some() && !finished {
-                panic!("after {killed} kills: {}", String::from_utf8_lossy(&output.stderr));
-            }
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(finished || output.status.code().is_none(), "after {killed} kills: {said}");
             // What is there loads, and is never older than what was there before.
             let latest = train::checkpoint::latest(&dir).unwrap_or_else(|problems| panic!("{problems}"));
             assert!(latest.skipped.is_empty(), "{}", latest.skipped);
@@ -124,9 +123,9 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
             }
             killed += 1;
             if step > 0 {
-                resumed_at_more += 1
+                resumed_at_more += 1;
             } else {
-                died_early += 1
+                died_early += 1;
             }
             if killed == kills {
                 let last = spawn(&dir, &log).wait_with_output().unwrap();

@@ -103,6 +103,9 @@ pub struct Train {
     /// Steps between checkpoints; 0: at the end [default: 250]
     #[arg(long, value_name = "N")]
     pub save_every: Option<String>,
+    /// Set the run aside after so many steps, saved; --resume goes on
+    #[arg(long, value_name = "N")]
+    pub stop_after: Option<String>,
     /// Checkpoints to keep [default: 2, and the best]
     #[arg(long, value_name = "N")]
     pub keep: Option<String>,
@@ -155,6 +158,7 @@ impl Train {
             eval_every: read.flag_with("--eval-every", self.eval_every.as_deref(), count).unwrap_or(100),
             eval_batches: read.flag_with("--eval-batches", self.eval_batches.as_deref(), some).unwrap_or(10),
             save_every: read.flag_with("--save-every", self.save_every.as_deref(), count).unwrap_or(250),
+            most_steps: read.flag_with("--stop-after", self.stop_after.as_deref(), some),
         };
         let keep = read.flag_with("--keep", self.keep.as_deref(), some).unwrap_or(2);
         let peak = read.flag_with("--peak", self.peak.as_deref(), crate::parse::rate);
@@ -164,12 +168,13 @@ impl Train {
 
         let dir = self.folder(&model)?;
         let keep = Keep { last: usize::try_from(keep).unwrap_or(usize::MAX), best: true };
-        let store = dir.map(|dir| Store::open(&dir, keep)).transpose()?;
         let start = Start { config: config_text(&model, from.as_ref()), model: &model, settings, train, validation };
         let mut run = match &from {
             Some(checkpoint) => Run::resume(start, checkpoint)?,
             None => Run::new(start)?,
         };
+        // After all that may be refused: nothing is made for a run that cannot be.
+        let store = dir.map(|dir| Store::open(&dir, keep)).transpose()?;
         let log = self.log.as_deref().map(|path| train::run::Log::append(path, run.step_number())).transpose()?;
         let mut progress =
             Progress::new(&settings, run.step_number(), predicted.model_flop, peak, log, log_every, quiet);

@@ -17,6 +17,8 @@ pub struct Pace {
     pub eval_batches: u64,
     /// Steps between checkpoints; 0: only at the end.
     pub save_every: u64,
+    /// Steps to make before the run is set aside, saved, though its schedule goes on.
+    pub most_steps: Option<u64>,
 }
 
 /// What happens during a run.
@@ -105,7 +107,11 @@ pub fn drive(
     let mut after = before;
     let (mut evaluated, mut saved) = (from, None);
     let mut checkpoint = None;
-    while !run.is_done() && !stop.load(Ordering::Relaxed) {
+    let ends = |run: &Run| {
+        let enough = pace.most_steps.is_some_and(|most| run.step_number() - from >= most);
+        run.is_done() || enough || stop.load(Ordering::Relaxed)
+    };
+    while !ends(run) {
         let report = run.step()?;
         for skip in &report.skipped {
             observer.see(Event::Skipped(report.step, skip));
@@ -124,7 +130,7 @@ pub fn drive(
         }
         reserved = report.reserved;
         let due = |every: u64| every > 0 && report.step.is_multiple_of(every);
-        let last = run.is_done() || stop.load(Ordering::Relaxed);
+        let last = ends(run);
         if last || due(pace.eval_every) {
             after = evaluate(run, observer)?;
             evaluated = report.step;
