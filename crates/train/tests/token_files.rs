@@ -86,11 +86,11 @@ fn a_cut_file_is_not_opened() {
         fs::write(&path, &whole[..len]).unwrap();
         let error = TokenFile::open(&path, &OpenOptions::default()).unwrap_err();
         let expected = match len {
-            0 => "T0602",
+            0 => "T0502",
             // Less than the magic number: ids of unknown width.
-            1..8 => "T0603",
-            8..128 => "T0606",
-            _ => "T0605",
+            1..8 => "T0503",
+            8..128 => "T0506",
+            _ => "T0505",
         };
         assert_eq!(error.diagnostic().code, expected, "{len} bytes: {error}");
     }
@@ -119,6 +119,6 @@ fn files_of_other_tools() {
 fn what_cannot_be_opened_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let error = TokenFile::open(folder.path().join("none"), &OpenOptions::default()).unwrap_err();
-    assert_eq!(error.diagnostic().code, "T0601");
+    assert_eq!(error.diagnostic().code, "T0501");
     assert!(TokenFile::open(folder.path(), &OpenOptions::default()).is_err());
 }

@@ -22,6 +22,7 @@ use std::path::Path;
 use super::error::DataError;
 use super::id_type::IdType;
 use super::npy;
+use super::tokenizer::Tokenizer;
 
 /// Which kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,10 +252,13 @@ fn without_header(path: &Path, bytes: &[u8], asked: Option<IdType>) -> Result<La
         }
         Some(dtype) => Ok(layout(Format::Raw, dtype, None)),
         None if text => {
-            let bytes = Vocabulary { tokenizer: "bytes".to_owned(), size: 256, crc32: 0, end_of_text: None };
+            let bytes = Tokenizer::bytes(false).vocabulary().clone();
             Ok(layout(Format::Text, IdType::U8, Some(bytes)))
         }
-        None => Err(DataError::UnknownWidth { path: path.to_owned(), bytes: all, likely: likely_width(bytes) }),
+        None => match foreign(bytes) {
+            Some((what, help)) => Err(DataError::NotTokens { path: path.to_owned(), what, help }),
+            None => Err(DataError::UnknownWidth { path: path.to_owned(), bytes: all, likely: likely_width(bytes) }),
+        },
     }
 }
 
@@ -277,6 +281,28 @@ pub(crate) fn looks_like_text(bytes: &[u8]) -> bool {
     (utf8 && !head.iter().any(control)) || plain * 10 > head.len() * 9
 }
 
+/// What a file without ids is, by its first bytes, and how to get at ids. Ids can begin like this by chance, so it is
+/// asked only where their type is not known.
+pub(crate) fn foreign(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    const KNOWN: [(&[u8], &str, &str); 9] = [
+        (&[0x1F, 0x8B, 8], "a gzip file", "gunzip it"),
+        (&[0x28, 0xB5, 0x2F, 0xFD], "a Zstandard file", "unzstd it"),
+        (b"\xFD7zXZ\0", "an xz file", "unxz it"),
+        (b"PK\x03\x04", "a zip archive, such as .npz or a PyTorch checkpoint", "numpy.save of the array of ids in it"),
+        (b"PAR1", "a Parquet file", "write the text of its columns to a file and tokenize that"),
+        (b"ARROW1", "an Arrow file", "write the text of its columns to a file and tokenize that"),
+        (b"GGUF", "a GGUF model", ""),
+        (b"\x7FELF", "a program", ""),
+        (b"%PDF-", "a PDF document", "pdftotext makes a text of it"),
+    ];
+    // Eight bytes of length, then a JSON object.
+    let length = u64_at(bytes, 0).unwrap_or_default();
+    if bytes.get(8) == Some(&b'{') && length > 1 && length < bytes.len() as u64 {
+        return Some(("a safetensors file", ""));
+    }
+    KNOWN.into_iter().find(|(magic, ..)| bytes.starts_with(magic)).map(|(_, what, help)| (what, help))
+}
+
 /// The width that the first ids seem to have, if one of the two makes more sense.
 ///
 /// Ids below 65,536 stored in 32 bits have a zero in every second 16-bit word, which 16-bit ids have once in a
@@ -284,15 +310,16 @@ pub(crate) fn looks_like_text(bytes: &[u8]) -> bool {
 pub(crate) fn likely_width(bytes: &[u8]) -> Option<IdType> {
     let head = &bytes[..bytes.len().min(16 * HEAD)];
     let (words, _) = head.as_chunks::<4>();
-    if words.len() < 8 {
+    if words.len() < 8 || head.iter().all(|byte| *byte == 0) {
         return None;
     }
     let high = |word: &[u8; 4]| u16::from_le_bytes([word[2], word[3]]);
     let small = words.iter().filter(|word| high(word) < 8).count();
-    if small == words.len() && bytes.len().is_multiple_of(4) {
+    // A damaged id or two change nothing.
+    if small * 1000 >= words.len() * 999 {
         return Some(IdType::U32);
     }
-    (small * 2 < words.len() && bytes.len().is_multiple_of(2)).then_some(IdType::U16)
+    (small * 2 < words.len()).then_some(IdType::U16)
 }
 
 #[cfg(test)]
@@ -365,6 +392,21 @@ mod tests {
         assert_eq!(open(&wide, Some(IdType::U32)).unwrap().count, 2000);
         assert!(matches!(open(&wide[..7999], Some(IdType::U32)), Err(DataError::OddBytes { bytes: 7999, .. })));
         assert!(matches!(open(&[], None), Err(DataError::Empty { .. })));
+        // A vocabulary of letters, and nothing at all.
+        assert_eq!(likely_width(&u16s((0..2000).map(|i| i * 7 % 65))), Some(IdType::U16));
+        assert_eq!(likely_width(&[0; 4000]), None);
+    }
+
+    #[test]
+    fn files_of_other_kinds_are_named() {
+        let mut safetensors = 300_u64.to_le_bytes().to_vec();
+        safetensors.extend(format!("{:<300}", "{\"a\":{}}").bytes());
+        safetensors.extend([0; 64]);
+        let gzip = [0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 3, 0xCB, 0x48];
+        for (bytes, name) in [(&safetensors[..], "a safetensors file"), (&gzip, "a gzip file")] {
+            assert!(matches!(open(bytes, None), Err(DataError::NotTokens { what, .. }) if what == name));
+            assert!(open(bytes, Some(IdType::U16)).is_ok(), "ids may begin like that");
+        }
     }
 
     #[test]

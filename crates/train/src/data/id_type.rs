@@ -50,6 +50,17 @@ impl IdType {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
     }
 
+    /// Every whole value in `bytes`, in order.
+    pub(crate) fn values(self, bytes: &[u8], mut each: impl FnMut(i64)) {
+        match self {
+            Self::U8 => bytes.iter().for_each(|&byte| each(i64::from(byte))),
+            Self::U16 => bytes.as_chunks().0.iter().for_each(|&value| each(i64::from(u16::from_le_bytes(value)))),
+            Self::U32 => bytes.as_chunks().0.iter().for_each(|&value| each(i64::from(u32::from_le_bytes(value)))),
+            Self::I32 => bytes.as_chunks().0.iter().for_each(|&value| each(i64::from(i32::from_le_bytes(value)))),
+            Self::I64 => bytes.as_chunks().0.iter().for_each(|&value| each(i64::from_le_bytes(value))),
+        }
+    }
+
     /// Decodes the ids in `bytes`, which hold exactly `out.len()` of them. What is no `u32` (negative or too large) is
     /// given back as the index in `out` and the value.
     pub(crate) fn decode(self, bytes: &[u8], out: &mut [u32]) -> Result<(), (usize, i64)> {

@@ -10,6 +10,11 @@
 //! | `span.rs` | a part of a token file: training or validation |
 //! | `sampler.rs` | which window is the `n`-th sample |
 //! | `batch.rs` | several windows, as the model takes them |
+//! | `tokenizer.rs` | text to ids and back |
+//! | `pieces.rs` | where a text may be cut |
+//! | `tokenize.rs` | texts to a token file |
+//! | `inspect.rs` | what is in a file of tokens, and what is wrong with it |
+//! | `report.rs` | both for people |
 //! | `prefetch.rs` | the thread that reads ahead |
 //! | `builtin.rs` | the text in the program |
 //! | `error.rs` | what can be wrong with data |
@@ -19,12 +24,17 @@ mod builtin;
 mod error;
 mod format;
 mod id_type;
+mod inspect;
 mod map;
 mod npy;
+mod pieces;
 mod prefetch;
+mod report;
 mod sampler;
 mod span;
 mod token_file;
+mod tokenize;
+mod tokenizer;
 mod writer;
 
 pub use batch::{Batch, Loader};
@@ -32,8 +42,11 @@ pub use builtin::BUILTIN_NAME;
 pub use error::DataError;
 pub use format::{Format, Vocabulary};
 pub use id_type::IdType;
+pub use inspect::{Inspect, Inspection, Reading};
 pub use prefetch::{Fetched, Prefetch, PrefetchCost};
 pub use sampler::{Order, Position, Sampler};
 pub use span::Span;
 pub use token_file::{OpenOptions, TokenFile};
+pub use tokenize::{PIECE_BYTES, Progress, Tokenize, Tokenized};
+pub use tokenizer::{BlankTooLong, Tokenizer};
 pub use writer::TokenWriter;
