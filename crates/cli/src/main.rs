@@ -78,7 +78,8 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
     if let commands::Command::Completions(completions) = &cli.command {
         return output::print(&completions.script()).map(|()| Verdict::Answered);
     }
-    let sink = output::Sink::new(&cli.output)?;
+    let files: &[String] = if cli.command.makes_a_file() { &[] } else { &cli.output.output };
+    let sink = output::Sink::new(&cli.output, files)?;
     let mut report = cli.command.report(&cli.output)?;
     report.command = parse::command_line(arguments);
     mark_given(&mut report, &matches);

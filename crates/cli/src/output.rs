@@ -87,17 +87,17 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Reads the flags.
+    /// Reads the flags; `files` are the names behind `-o`.
     ///
     /// # Errors
     /// A file without a known extension, and one that exists unless it may be overwritten.
-    pub fn new(args: &OutputArgs) -> Result<Self, Diagnostics> {
+    pub fn new(args: &OutputArgs, files: &[String]) -> Result<Self, Diagnostics> {
         let mut problems = Diagnostics::new();
-        let mut files = Vec::new();
-        for path in args.output.iter().map(PathBuf::from) {
+        let mut formats = Vec::new();
+        for path in files.iter().map(PathBuf::from) {
             match Format::of(&path) {
                 Ok(_) if path.exists() && !args.force => problems.push(exists(&path)),
-                Ok(format) => files.push((path, format)),
+                Ok(format) => formats.push((path, format)),
                 Err(problem) => problems.push(problem),
             }
         }
@@ -123,7 +123,7 @@ impl Sink {
             explain: args.explain,
             depth: args.depth,
         };
-        Ok(Self { files, json: args.json, force: args.force, text })
+        Ok(Self { files: formats, json: args.json, force: args.force, text })
     }
 
     /// Writes the report.

@@ -1,4 +1,4 @@
-//! Training as it goes on, on standard error: a bar on a terminal, plain lines elsewhere.
+//! Work as it goes on, on standard error: a bar on a terminal; of training, plain lines elsewhere.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,6 +13,8 @@ use units::{Bytes, Diagnostics, FlopPerSecond, Flops, TokensPerSecond};
 
 /// Losses that the sparkline shows.
 const SPARKS: usize = 24;
+/// Fillings of one column of the bar, full to empty.
+const BAR: &str = "█▉▊▋▌▍▎▏ ";
 /// Heights of the sparkline.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -46,7 +48,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(settings.schedule.steps), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("step {pos}/{len} {bar:10} {percent:>3} %  {msg}  eta {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
+        bar.set_style(style.progress_chars(BAR));
         bar.set_position(step);
         bar.reset_eta();
         Self {
@@ -158,6 +160,33 @@ impl Observer for Progress {
             }
             Event::Saved(step, path) => self.say(&format!("step {step}: saved {}", path.display())),
         }
+    }
+}
+
+/// How far long work on bytes is: a bar on a terminal, nothing elsewhere. It goes when it is dropped.
+pub struct Meter(ProgressBar);
+
+impl Meter {
+    /// Nothing is done yet.
+    pub fn new(what: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{prefix} {bar:10} {percent:>3} %  {bytes_per_sec}  eta {eta}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.progress_chars(BAR));
+        bar.set_prefix(what.to_owned());
+        Self(bar)
+    }
+
+    /// Says how many bytes of how many are done.
+    pub fn show(&self, done: u64, of: u64) {
+        self.0.set_length(of);
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

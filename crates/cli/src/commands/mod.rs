@@ -12,6 +12,7 @@ mod explain;
 mod fit;
 mod flops;
 mod hw;
+mod inspect;
 mod ledger;
 mod mfu;
 mod models;
@@ -19,6 +20,7 @@ mod params;
 mod plan;
 mod recompute;
 mod time;
+mod tokenize;
 mod train;
 
 use ::plan::report::Report;
@@ -62,6 +64,10 @@ pub enum Command {
     Models(models::Models),
     /// List, show or compare accelerators, with sources
     Hw(hw::Hw),
+    /// Texts to a file of token ids
+    Tokenize(tokenize::Tokenize),
+    /// What is in a file of token ids, and what is wrong with it
+    Inspect(inspect::Inspect),
     /// A formula with its values and source
     Explain(explain::Explain),
     /// Print completions for a shell
@@ -69,6 +75,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// True if `-o` names what the command makes instead of a file for its report.
+    pub fn makes_a_file(&self) -> bool {
+        matches!(self, Self::Tokenize(_))
+    }
+
     /// Answers it.
     ///
     /// # Errors
@@ -91,6 +102,8 @@ impl Command {
             Self::Einsum(einsum) => einsum.report(),
             Self::Models(_) => models::Models::report(),
             Self::Hw(hw) => hw.report(),
+            Self::Tokenize(tokenize) => tokenize.report(output.force),
+            Self::Inspect(inspect) => inspect.report(),
             Self::Explain(explain) => explain.report(),
             // Printed by `main`: a script is no report.
             Self::Completions(_) => Ok(Report::new("completions", "")),

@@ -1,0 +1,88 @@
+//! `tokenize` and `inspect` as their users run them.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn napkin(folder: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .args(words)
+        .current_dir(folder)
+        .env_remove("COLUMNS")
+        .output()
+        .expect("the program starts")
+}
+
+fn utf8(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("output is UTF-8")
+}
+
+/// The exit code, standard output and standard error.
+fn run(folder: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let output = napkin(folder, words);
+    (output.status.code(), utf8(&output.stdout).to_owned(), utf8(&output.stderr).to_owned())
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.txt"), "Hello world").expect("a file");
+    folder
+}
+
+#[test]
+fn a_text_becomes_tokens_and_these_are_looked_at() {
+    let folder = folder();
+    let at = folder.path();
+    let (code, out, err) = run(at, &["tokenize", "a.txt", "-o", "t.bin"]);
+    assert_eq!((code, &*err), (Some(0), ""));
+    assert!(out.starts_with("2 tokens in t.bin   gpt2, u16, 132 B\n"), "{out}");
+    // The ids of GPT-2's own encoder, behind 128 bytes of header.
+    let file = fs::read(at.join("t.bin")).expect("the file");
+    assert_eq!(file[128..], [15_496_u16, 995].map(u16::to_le_bytes).concat());
+
+    let (code, out, err) = run(at, &["inspect", "t.bin", "gpt2"]);
+    assert_eq!((code, &*err), (Some(0), ""));
+    assert!(out.contains("as text     \"Hello world\""), "{out}");
+    let (code, out, _) = run(at, &["inspect", "t.bin", "--vocab", "15496", "--json"]);
+    assert_eq!(code, Some(1));
+    for part in ["\"usable\": false", "\"first_position\": 0", "\"T0507\"", "\"answered\": false"] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+
+    // The report's own form, and the choice that was made.
+    let (code, out, _) =
+        run(at, &["tokenize", "a.txt", "-o", "b.bin", "--tokenizer", "bytes", "--end-of-text", "--json"]);
+    assert_eq!(code, Some(0));
+    for part in ["\"schema\": \"napkin.tokenize/1\"", "\"tokens\": 12", "\"size\": 257", "\"end_of_text\": 256"] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+}
+
+#[test]
+fn mistakes_are_answered_and_nothing_is_overwritten() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("t.bin"), "precious").expect("a file");
+    for (words, part) in [
+        (&["tokenize", "a.txt", "-o", "t.bin"][..], "error[T0513]: `t.bin` exists already"),
+        (&["tokenize", "a.txt"], "one token file is written, and 0 were named"),
+        (&["tokenize", "a.txt", "-o", "x", "-o", "y"], "one token file is written, and 2 were named"),
+        (&["tokenize", "a.txt", "-o", "x", "--tokenizer", "gpt9"], "error[T0515]: no tokenizer is called `gpt9`"),
+        (&["tokenize", "a.txt", "none.txt", "-o", "x"], "error[T0501]: cannot open `none.txt`"),
+        (&["tokenize", "a.txt", "-o", "x", "--separator", ""], "--separator"),
+        (&["inspect", "none.bin"], "error[T0501]: cannot open `none.bin`"),
+        (&["inspect", "t.bin", "--data-dtype", "f32"], "--data-dtype: `f32` is no type of token ids"),
+        (&["inspect", "t.bin", "--vocab", "0"], "--vocab"),
+    ] {
+        let (code, out, err) = run(at, words);
+        assert_eq!((code, &*out), (Some(2), ""), "{words:?}");
+        assert!(err.contains(part), "{words:?}: {err}");
+    }
+    assert_eq!(fs::read(at.join("t.bin")).expect("the file"), b"precious");
+    let left = fs::read_dir(at).expect("the folder").count();
+    assert_eq!(left, 2, "only what was there");
+
+    let (code, ..) = run(at, &["tokenize", "a.txt", "-o", "t.bin", "--force"]);
+    assert_eq!(code, Some(0));
+    assert_ne!(fs::read(at.join("t.bin")).expect("the file"), b"precious");
+}
