@@ -112,6 +112,11 @@ impl Rng {
         self.block(site, i / 4)[(i % 4) as usize]
     }
 
+    /// [`bits32`](Self::bits32) of the elements `i` to `i + 3`, for an `i` that is a multiple of 4.
+    pub const fn four_bits32(&self, site: u64, i: u64) -> [u32; 4] {
+        self.block(site, i / 4)
+    }
+
     /// 64 random bits for element `i`; two elements share a block.
     pub const fn bits64(&self, site: u64, i: u64) -> u64 {
         let words = self.block(site, i / 2);

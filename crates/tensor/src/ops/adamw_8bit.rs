@@ -6,6 +6,8 @@ use super::blockwise::{BLOCK, Code, dequantize, need_blocks, quantize, write_byt
 use super::unary::need_float;
 use super::{Op, Out, Outs, Rule, traffic};
 use crate::apply::apply;
+#[cfg(feature = "cpu")]
+use crate::cpu::Args;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -67,6 +69,95 @@ impl Rule for AdamW8bit {
         write_bytes(&mut outputs[1], &first);
         write_bytes(&mut outputs[3], &second);
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(fast::run(&self.0, args))
+    }
+}
+
+/// Blocks shared out to threads, each read, updated and written while it is in the first-level cache.
+#[cfg(feature = "cpu")]
+mod fast {
+    use super::{AdamW, BLOCK, Code};
+    use crate::cpu::Args;
+    use crate::cpu::elementwise::CHUNK;
+    use crate::cpu::simd::vectorized;
+    use crate::cpu::typed::{Typed, TypedMut};
+    use crate::dtype::DType;
+    use crate::layout::Layout;
+    use crate::ops::blockwise::{read_block, write_block};
+    use rayon::prelude::*;
+
+    const N: usize = BLOCK as usize;
+
+    /// What a thread works on: blocks of the gradient and of everything that is written.
+    struct Piece<'a> {
+        grad: Typed<'a>,
+        param: TypedMut<'a>,
+        master: Option<TypedMut<'a>>,
+        bytes: [TypedMut<'a>; 2],
+        scales: [TypedMut<'a>; 2],
+    }
+
+    pub(super) fn run(op: &AdamW, args: &mut Args<'_>) -> bool {
+        let Args { inputs, outputs } = args;
+        let dense = inputs.iter().map(|x| x.layout).chain(outputs.iter().map(|x| x.layout));
+        let wide = inputs.iter().any(|x| x.dtype == DType::F64);
+        let Some(grad) = inputs[1].typed().filter(|_| !wide && dense.into_iter().all(Layout::is_contiguous)) else {
+            return false;
+        };
+        let elements = outputs[0].elements();
+        let mut parts: Vec<TypedMut<'_>> = outputs.iter_mut().map(|output| output.typed()).collect();
+        let pieces: Vec<(usize, Piece<'_>)> = (0..elements)
+            .step_by(CHUNK)
+            .map(|first| {
+                let count = CHUNK.min(elements - first);
+                let mut take = |j: usize, count: usize| parts[j].take(count);
+                let blocks = count.div_ceil(N);
+                let piece = Piece {
+                    grad: grad.from(first),
+                    param: take(0, count),
+                    master: op.master.then(|| take(5, count)),
+                    bytes: [take(1, count), take(3, count)],
+                    scales: [take(2, blocks), take(4, blocks)],
+                };
+                (count, piece)
+            })
+            .collect();
+        pieces.into_par_iter().for_each(|(count, piece)| work(op, count, piece));
+        true
+    }
+
+    fn work(op: &AdamW, count: usize, mut piece: Piece<'_>) {
+        let update = op.update();
+        let tables = [Code::Signed.table(), Code::Unsigned.table()];
+        let [TypedMut::U8(first), TypedMut::U8(second)] = &mut piece.bytes else { return };
+        let [TypedMut::F32(first_scales), TypedMut::F32(second_scales)] = &mut piece.scales else { return };
+        let [mut p, mut g, mut m, mut v] = [[0f32; N]; 4];
+        for (block, start) in (0..count).step_by(N).enumerate() {
+            let len = N.min(count - start);
+            piece.grad.read(start, 1, &mut g[..len]);
+            piece.master.as_ref().unwrap_or(&piece.param).as_read().read(start, 1, &mut p[..len]);
+            let range = start..start + len;
+            vectorized(
+                #[inline(always)]
+                || {
+                    read_block(tables[0], &first[range.clone()], first_scales[block], &mut m);
+                    read_block(tables[1], &second[range.clone()], second_scales[block], &mut v);
+                    for i in 0..len {
+                        [p[i], m[i], v[i]] = update.of(p[i], g[i], m[i], v[i]);
+                    }
+                    first_scales[block] = write_block(tables[0], &m[..len], &mut first[range.clone()]);
+                    second_scales[block] = write_block(tables[1], &v[..len], &mut second[range.clone()]);
+                },
+            );
+            piece.param.write(start, 1, &p[..len]);
+            if let Some(master) = &mut piece.master {
+                master.write(start, 1, &p[..len]);
+            }
+        }
     }
 }
 

@@ -26,55 +26,77 @@ pub enum Code {
     Unsigned,
 }
 
-/// The values of the bytes, and the midpoints between them.
+/// The values of the bytes, and where one byte ends and the next begins.
 pub(super) struct Table {
     values: [f32; 256],
-    midpoints: [f32; 255],
+    /// Halfway from each value to the next; the last has none.
+    midpoints: [f32; 256],
     zero: u8,
-    positive: u8,
+    /// Whether what is above zero stays above it.
+    above_zero: bool,
+    /// By the upper half of the bits of a number: the byte of the smallest (in magnitude) that begins with these. Values
+    /// are so far apart that at most one midpoint lies between two numbers with the same upper half.
+    starts: Box<[u8; 1 << 16]>,
 }
 
 impl Code {
     /// Seven decades, each with twice the values of the one below it; then 0 and 1.
-    fn table(self) -> &'static Table {
+    pub(super) fn table(self) -> &'static Table {
         static TABLES: [OnceLock<Table>; 2] = [const { OnceLock::new() }; 2];
-        TABLES[self as usize].get_or_init(|| {
-            let mut values = vec![0.0, 1.0];
-            for decade in 0..7 {
-                let count = 1 << (decade + i32::from(self == Self::Unsigned));
-                for i in 0..count {
-                    // The middle of the i-th of `count` equal parts of 0.1..1.
-                    let fraction = 0.1 + 0.9 * (f64::from(i) + 0.5) / f64::from(count);
-                    let value = fraction * 10f64.powi(decade - 6);
-                    values.push(value);
-                    if self == Self::Signed {
-                        values.push(-value);
-                    }
+        TABLES[self as usize].get_or_init(|| Table::new(self))
+    }
+}
+
+impl Table {
+    fn new(code: Code) -> Self {
+        let mut values = vec![0.0, 1.0];
+        for decade in 0..7 {
+            let count = 1 << (decade + i32::from(code == Code::Unsigned));
+            for i in 0..count {
+                // The middle of the i-th of `count` equal parts of 0.1..1.
+                let fraction = 0.1 + 0.9 * (f64::from(i) + 0.5) / f64::from(count);
+                let value = fraction * 10f64.powi(decade - 6);
+                values.push(value);
+                if code == Code::Signed {
+                    values.push(-value);
                 }
             }
-            values.sort_by(f64::total_cmp);
-            let values: [f32; 256] = std::array::from_fn(|i| values[i] as f32);
-            let zero = values.partition_point(|&v| v < 0.0) as u8;
-            Table { values, midpoints: std::array::from_fn(|i| f32::midpoint(values[i], values[i + 1])), zero, positive: zero + 1 }
-        })
+        }
+        values.sort_by(f64::total_cmp);
+        let values: [f32; 256] = std::array::from_fn(|i| values[i] as f32);
+        let midpoints: [f32; 256] =
+            std::array::from_fn(|i| values.get(i + 1).map_or(f32::INFINITY, |next| f32::midpoint(values[i], *next)));
+        let nearest = |x: f32| midpoints[..255].partition_point(|&m| m < x) as u8;
+        let starts = (0..1u32 << 16).map(|upper| nearest(f32::from_bits(upper << 16))).collect::<Vec<u8>>();
+        let starts = starts.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("there are 2^16"));
+        let zero = values.partition_point(|&v| v < 0.0) as u8;
+        Self { values, midpoints, zero, above_zero: code == Code::Unsigned, starts }
     }
 
     /// The value of a byte.
-    pub(super) fn value(self, byte: u8) -> f32 {
-        self.table().values[usize::from(byte)]
+    #[inline(always)]
+    pub(super) fn value(&self, byte: u8) -> f32 {
+        self.values[usize::from(byte)]
     }
 
-    /// The byte nearest to `x`, which is between -1 and 1.
-    pub(super) fn byte(self, x: f32) -> u8 {
-        let table = self.table();
-        let nearest = table.midpoints.partition_point(|&m| m < x) as u8;
-        if self == Self::Unsigned && x > 0.0 { nearest.max(table.positive) } else { nearest }
+    /// The byte nearest to `x`, which is between -1 and 1; of two that are, the lower.
+    #[inline(always)]
+    pub(super) fn byte(&self, x: f32) -> u8 {
+        let start = self.starts[(x.to_bits() >> 16) as usize];
+        // Away from zero is up for positive numbers, and down for negative ones.
+        let nearest = if x > 0.0 {
+            start + u8::from(self.midpoints[usize::from(start)] < x)
+        } else {
+            start - u8::from(start > 0 && self.midpoints[usize::from(start.wrapping_sub(1))] >= x)
+        };
+        nearest + u8::from(self.above_zero && nearest == self.zero && x > 0.0)
     }
 }
 
 /// Reads one block: 1 multiplication for each element.
 pub(super) fn dequantize<T: Num>(code: Code, bytes: &[i64], scale: T) -> impl Iterator<Item = T> {
-    bytes.iter().map(move |&byte| T::from_f64(f64::from(code.value(byte as u8))) * scale)
+    let table = code.table();
+    bytes.iter().map(move |&byte| T::from_f64(f64::from(table.value(byte as u8))) * scale)
 }
 
 /// Writes one block and returns its scale, the largest magnitude: 1 division for each element.
@@ -82,9 +104,31 @@ pub(super) fn quantize<T: Num>(code: Code, values: &[T], bytes: &mut [i64]) -> T
     let magnitude = |x: T| T::from_f64(x.to_f64().abs());
     let larger = |a: T, &b: &T| if magnitude(b).greater(a) { magnitude(b) } else { a };
     let scale = values.iter().fold(T::zero(), larger);
+    let table = code.table();
     for (byte, &x) in bytes.iter_mut().zip(values) {
         let part = (x / scale).to_f64() as f32;
-        *byte = i64::from(if scale.to_f64() == 0.0 { code.table().zero } else { code.byte(part) });
+        *byte = i64::from(if scale.to_f64() == 0.0 { table.zero } else { table.byte(part) });
+    }
+    scale
+}
+
+/// [`dequantize`] of bytes as they lie.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+pub(super) fn read_block(table: &Table, bytes: &[u8], scale: f32, to: &mut [f32]) {
+    for (to, &byte) in to.iter_mut().zip(bytes) {
+        *to = table.value(byte) * scale;
+    }
+}
+
+/// [`quantize`] to bytes as they lie.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+pub(super) fn write_block(table: &Table, values: &[f32], bytes: &mut [u8]) -> f32 {
+    // NaN is larger than anything.
+    let scale = values.iter().fold(0f32, |a, b| if b.abs() > a || b.is_nan() { b.abs() } else { a });
+    for (byte, &x) in bytes.iter_mut().zip(values) {
+        *byte = if scale == 0.0 { table.zero } else { table.byte(x / scale) };
     }
     scale
 }
@@ -202,5 +246,41 @@ impl Tensor {
     /// Operands of other shapes or dtypes.
     pub fn dequantize_blockwise(&self, scales: &Self, code: Code) -> Result<Self> {
         Self::op(Op::DequantizeBlockwise(DequantizeBlockwise { code }), &[self, scales])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a search of all values, and of all numbers with these upper bits at both ends.
+    #[test]
+    fn the_nearest_byte_is_found_at_once() {
+        for code in [Code::Signed, Code::Unsigned] {
+            let table = code.table();
+            let ends = (0..1u32 << 16).flat_map(|upper| [0, 1, 0x7FFF, 0xFFFF].map(|lower| upper << 16 | lower));
+            let around = table.midpoints[..255].iter().flat_map(|m| [m.to_bits() - 1, m.to_bits(), m.to_bits() + 1]);
+            for x in ends.chain(around).map(f32::from_bits) {
+                let range = if code == Code::Signed { -1.0..=1.0 } else { 0.0..=1.0 };
+                if !range.contains(&x) {
+                    continue;
+                }
+                let mut best = table.midpoints[..255].partition_point(|&m| m < x) as u8;
+                if code == Code::Unsigned && x > 0.0 {
+                    best = best.max(1);
+                }
+                assert_eq!(table.byte(x), best, "{code:?} {x:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_256_values_in_order() {
+        for (code, lowest) in [(Code::Signed, -0.992_968_75), (Code::Unsigned, 0.0)] {
+            let values = code.table().values;
+            assert!(values.windows(2).all(|w| w[0] < w[1]), "{code:?}");
+            assert_eq!((values[0], values[255]), (lowest, 1.0), "{code:?}");
+            assert_eq!(values[usize::from(code.table().zero)], 0.0);
+        }
     }
 }

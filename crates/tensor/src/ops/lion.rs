@@ -4,6 +4,11 @@ use super::adamw::{need_decay, need_one_shape};
 use super::unary::need_float;
 use super::{Op, Out, Outs, Rule, elementwise};
 use crate::apply::apply;
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    elementwise::{Map, map_inputs},
+};
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -49,22 +54,56 @@ impl Rule for Lion {
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
-        let of = T::from_f64;
-        let (beta1, new1, new2) = (of(self.beta1), of(1.0 - self.beta1), of(1.0 - self.beta2));
-        let decay = (self.weight_decay != 0.0).then(|| of(1.0 - self.lr * self.weight_decay));
         let at = if outputs.len() > 2 { 2 } else { 0 };
         for (i, &g) in inputs[1].num().data.iter().enumerate() {
-            let m = outputs[1].num().data[i];
-            let direction = (beta1 * m + new1 * g).to_f64();
-            // Like `sign`: no step for a direction of zero, and NaN stays NaN.
-            let step = of(if direction == 0.0 || direction.is_nan() { direction } else { self.lr.copysign(direction) });
-            let p = outputs[at].num().data[i];
-            let p = decay.map_or(p, |decay| p * decay) - step;
-            outputs[0].num_mut().data[i] = p;
-            outputs[1].num_mut().data[i] = m + new2 * (g - m);
-            outputs[at].num_mut().data[i] = p;
+            let [p, m] = self.update(outputs[at].num().data[i], g, outputs[1].num().data[i]);
+            for (j, value) in [(0, p), (1, m), (at, p)] {
+                outputs[j].num_mut().data[i] = value;
+            }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(if args.outputs.len() > 2 {
+            map_inputs::<3, 3>(args, [3, 1, 2], self)
+        } else {
+            map_inputs::<3, 2>(args, [0, 1, 2], self)
+        })
+    }
+}
+
+impl Lion {
+    /// Parameter and mean after the step.
+    #[inline(always)]
+    fn update<T: Num>(&self, p: T, g: T, m: T) -> [T; 2] {
+        let of = T::from_f64;
+        let direction = of(self.beta1) * m + of(1.0 - self.beta1) * g;
+        // Like `sign`: no step for a direction of zero, and NaN stays NaN.
+        let step = match direction.to_f64() {
+            zero if zero == 0.0 || zero.is_nan() => direction,
+            way => of(self.lr.copysign(way)),
+        };
+        let p = if self.weight_decay == 0.0 { p } else { p * of(1.0 - self.lr * self.weight_decay) };
+        [p - step, m + of(1.0 - self.beta2) * (g - m)]
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<3, 2> for Lion {
+    #[inline(always)]
+    fn of<T: Num>(&self, [p, g, m]: [T; 3]) -> [T; 2] {
+        self.update(p, g, m)
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Map<3, 3> for Lion {
+    #[inline(always)]
+    fn of<T: Num>(&self, [master, g, m]: [T; 3]) -> [T; 3] {
+        let [p, m] = self.update(master, g, m);
+        [p, m, p]
     }
 }
 

@@ -2,6 +2,8 @@
 //! Source: Gupta et al., Deep Learning with Limited Numerical Precision, arXiv:1502.02551.
 
 use super::{Op, Out, Outs, Rule, traffic};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::CHUNK};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -64,6 +66,27 @@ impl Rule for StochasticRound {
             *x = T::from_f64(f64::from(round(x.to_f64() as f32, random)));
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        use rayon::prelude::*;
+        let Args { inputs, outputs } = args;
+        let alike = inputs[1].layout.shape() == outputs[0].layout.shape() && inputs[1].dtype == DType::F32;
+        let (Some(from), Some(to), true) = (inputs[1].dense::<f32>(), outputs[0].dense::<u16>(), alike) else {
+            return Ok(false);
+        };
+        to.par_chunks_mut(CHUNK).zip(from.par_chunks(CHUNK)).enumerate().for_each(|(piece, (to, from))| {
+            // Four numbers share a block of random bits, and a piece has whole blocks.
+            let first = (piece * CHUNK) as u64;
+            for (group, (to, from)) in (0u64..).zip(to.chunks_mut(4).zip(from.chunks(4))) {
+                let bits = self.rng.four_bits32(self.site, first + 4 * group);
+                for ((to, &x), random) in to.iter_mut().zip(from).zip(bits) {
+                    *to = (round(x, random).to_bits() >> 16) as u16;
+                }
+            }
+        });
+        Ok(true)
     }
 }
 
