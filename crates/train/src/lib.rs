@@ -7,3 +7,4 @@
 pub mod checkpoint;
 pub mod data;
 pub mod run;
+pub mod sample;

@@ -11,6 +11,7 @@ mod einsum;
 mod explain;
 mod fit;
 mod flops;
+mod generate;
 mod hw;
 mod inspect;
 mod ledger;
@@ -54,6 +55,8 @@ pub enum Command {
     Compare(compare::Compare),
     /// Train a model on this machine, metered
     Train(Box<train::Train>),
+    /// Sample text from a checkpoint
+    Generate(generate::Generate),
     /// Show, verify, import or export a checkpoint
     Checkpoint(checkpoint::Checkpoint),
     /// Bits, value and error of a number in each format
@@ -97,6 +100,7 @@ impl Command {
             Self::Mfu(mfu) => mfu.report(),
             Self::Compare(compare) => compare.report(),
             Self::Train(train) => train.report(output.quiet),
+            Self::Generate(generate) => generate.report(),
             Self::Checkpoint(checkpoint) => checkpoint.report(),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),

@@ -118,6 +118,9 @@ pub struct Train {
     /// Go on with the run in this folder; flags that are left out are the run's own
     #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "dir"])]
     pub resume: Option<PathBuf>,
+    /// Begin with the weights of this checkpoint (napkin checkpoint import takes those of transformers)
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "resume", "set"])]
+    pub from: Option<PathBuf>,
     /// One JSON object per step, appended to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -150,8 +153,9 @@ impl Train {
 
     fn train(&self, threads: u64, log_every: f64, quiet: bool) -> Result<Report, Diagnostics> {
         let from = self.resume.as_deref().map(newest).transpose()?;
+        let weights = self.from.as_deref().map(checkpoint::at).transpose()?;
         let (train, validation, val_fraction) = self.data(from.as_ref())?;
-        let model = self.read_model(from.as_ref(), train.file())?;
+        let model = self.read_model(from.as_ref().or(weights.as_ref()), train.file())?;
         let settings = self.settings(&model, from.as_ref(), val_fraction)?;
         let mut read = Reader::default();
         let pace = Pace {
@@ -168,7 +172,8 @@ impl Train {
 
         let dir = self.folder(&model)?;
         let keep = Keep { last: usize::try_from(keep).unwrap_or(usize::MAX), best: true };
-        let start = Start { config: config_text(&model, from.as_ref()), model: &model, settings, train, validation };
+        let config = config_text(&model, from.as_ref());
+        let start = Start { model: &model, config, settings, weights: weights.as_ref(), train, validation };
         let mut run = match &from {
             Some(checkpoint) => Run::resume(start, checkpoint)?,
             None => Run::new(start)?,
@@ -353,7 +358,11 @@ impl Train {
 
 /// The newest checkpoint of a folder.
 fn newest(dir: &Path) -> Result<Checkpoint, Diagnostics> {
-    let Latest { checkpoint, .. } = checkpoint::latest(dir)?;
+    let Latest { checkpoint, skipped } = checkpoint::latest(dir)?;
+    if !skipped.is_empty() {
+        // Going on from an older one is what the user wants, but not without a word.
+        crate::output::problems(&skipped, false);
+    }
     checkpoint.ok_or_else(|| {
         Diagnostic::error("T0707", format!("`{}` holds no checkpoint", dir.display()))
             .help("napkin train --dir DIR begins a run there")

@@ -77,6 +77,8 @@ pub struct Start<'a> {
     pub config: String,
     /// What decides the numbers.
     pub settings: Settings,
+    /// Weights to begin with instead of random ones.
+    pub weights: Option<&'a Checkpoint>,
     /// Data for training.
     pub train: Span,
     /// Data for validation, if there is enough.
@@ -89,10 +91,13 @@ impl Run {
     /// # Errors
     /// Sizes the model does not allow; data with fewer tokens than a sequence.
     pub fn new(start: Start<'_>) -> Result<Self, Diagnostics> {
-        let Start { model, config, settings, train, validation } = start;
+        let Start { model, config, settings, weights, train, validation } = start;
         let runtime = Runtime::with_seed(Device::Cpu, settings.seed);
         runtime.set_recording(false);
         let training = Training::new(&runtime, &model.spec, &settings.training).map_err(refused)?;
+        if let Some(weights) = weights {
+            weights.load_weights(&model_tensors(training.model()))?;
+        }
         let sampler = sampler(&train, settings.order, &settings)?;
         let loader = Loader::new(train.clone(), sampler);
         let feed = feed(&loader, &settings, 0)?;
