@@ -71,7 +71,7 @@ fn mistakes_are_answered_and_nothing_is_overwritten() {
         (&["tokenize", "a.txt", "none.txt", "-o", "x"], "error[T0501]: cannot open `none.txt`"),
         (&["tokenize", "a.txt", "-o", "x", "--separator", ""], "--separator"),
         (&["inspect", "none.bin"], "error[T0501]: cannot open `none.bin`"),
-        (&["inspect", "t.bin", "--data-dtype", "f32"], "--data-dtype: `f32` is no type of token ids"),
+        (&["inspect", "t.bin", "--ids", "f32"], "--ids: `f32` is no type of token ids"),
         (&["inspect", "t.bin", "--vocab", "0"], "--vocab"),
     ] {
         let (code, out, err) = run(at, words);
@@ -85,4 +85,19 @@ fn mistakes_are_answered_and_nothing_is_overwritten() {
     let (code, ..) = run(at, &["tokenize", "a.txt", "-o", "t.bin", "--force"]);
     assert_eq!(code, Some(0));
     assert_ne!(fs::read(at.join("t.bin")).expect("the file"), b"precious");
+}
+
+#[test]
+fn a_run_on_tokens_of_another_vocabulary_says_which_token() {
+    let folder = folder();
+    let at = folder.path();
+    let ids: Vec<u8> =
+        (0..4000_u16).map(|i| if i == 2000 { 300 } else { i % 256 }).flat_map(u16::to_le_bytes).collect();
+    fs::write(at.join("ids.bin"), ids).expect("a file");
+    let (code, _, err) = run(at, &["train", "--data", "ids.bin", "--ids", "u16", "--steps", "500"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("error[T0507]: token 2000 is 300, at or above the vocabulary of 256"), "{err}");
+    let (code, _, err) = run(at, &["train", "--data", "ids.bin", "--steps", "1"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("= try: --ids u16 (the first ids look like it)"), "{err}");
 }

@@ -92,14 +92,14 @@ fn a_wrong_width_is_seen_both_ways() {
     for (path, wrong, right) in [(&wide, IdType::U16, IdType::U32), (&narrow, IdType::U32, IdType::U16)] {
         let found = inspect(path.clone(), Some(wrong), None);
         assert_eq!(codes(&found), ["T0503"], "{wrong}");
-        assert_eq!(found.problems[0].help, [format!("--data-dtype {right}")]);
+        assert_eq!(found.problems[0].help, [format!("--ids {right}")]);
         assert!(!found.is_usable());
         assert!(inspect(path.clone(), Some(right), Some(101_000)).is_usable());
         // Without a type, both are shown and the right one comes first.
         let found = inspect(path.clone(), None, None);
         assert_eq!(found.readings.iter().map(|reading| reading.dtype).collect::<Vec<_>>(), [right, wrong]);
         assert_eq!(codes(&found), ["T0503"]);
-        assert!(found.problems[0].help[0].starts_with(&format!("--data-dtype {right}")));
+        assert!(found.problems[0].help[0].starts_with(&format!("--ids {right}")));
     }
 }
 

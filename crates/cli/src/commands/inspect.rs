@@ -1,4 +1,4 @@
-//! `napkin inspect tokens.bin`, `napkin inspect tokens.bin gpt2`, `napkin inspect ids.bin --data-dtype u16 --vocab 50257`.
+//! `napkin inspect tokens.bin`, `napkin inspect tokens.bin gpt2`, `napkin inspect ids.bin --ids u16 --vocab 50257`.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct Inspect {
     pub vocab: Option<String>,
     /// Type of ids without a header: u16 or u32
     #[arg(long, value_name = "TYPE")]
-    pub data_dtype: Option<String>,
+    pub ids: Option<String>,
     /// Show ids without a header as text of this tokenizer
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
@@ -33,7 +33,7 @@ impl Inspect {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let dtype = read.flag::<IdType>("--data-dtype", self.data_dtype.as_deref());
+        let dtype = read.flag::<IdType>("--ids", self.ids.as_deref());
         let tokenizer = read.flag_with("--tokenizer", self.tokenizer.as_deref(), Tokenizer::by_name);
         let vocab = read.flag_with("--vocab", self.vocab.as_deref(), some);
         let model = self.model.as_deref().and_then(|name| read.take_all(config::load(name, &[], None)));

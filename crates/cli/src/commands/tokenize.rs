@@ -46,10 +46,12 @@ impl Tokenize {
                 None
             }
         };
-        let tokenizer = match self.tokenizer.trim().to_lowercase().as_str() {
-            "bytes" => Some(Tokenizer::bytes(self.end_of_text)),
-            name => read.take(Tokenizer::by_name(name)),
+        let name = match self.tokenizer.as_str() {
+            // Bytes have such a token only where it is asked for.
+            "bytes" if self.end_of_text => "bytes_eot",
+            name => name,
         };
+        let tokenizer = read.take(Tokenizer::by_name(name));
         if self.separator.as_deref() == Some("") {
             read.problem(Diagnostic::error("", "--separator: it is empty").help("--separator '<|endoftext|>'"));
         }

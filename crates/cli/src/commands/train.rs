@@ -156,6 +156,9 @@ impl Train {
         let weights = self.from.as_deref().map(checkpoint::at).transpose()?;
         let (train, validation, val_fraction) = self.data(from.as_ref())?;
         let model = self.read_model(from.as_ref().or(weights.as_ref()), train.file())?;
+        let vocabulary = model.spec.vocab_size;
+        let (train, validation) =
+            (train.with_vocab_size(vocabulary), validation.map(|span| span.with_vocab_size(vocabulary)));
         let settings = self.settings(&model, from.as_ref(), val_fraction)?;
         let mut read = Reader::default();
         let pace = Pace {

@@ -222,9 +222,9 @@ impl DataError {
                 .why("the same bytes are valid ids of two widths, and a wrong guess trains on noise");
                 match likely {
                     Some(dtype) => problem
-                        .help(format!("--data-dtype {dtype} (the first ids look like it)"))
+                        .help(format!("--ids {dtype} (the first ids look like it)"))
                         .help(format!("napkin inspect {} shows both readings", path.display())),
-                    None => problem.help("--data-dtype u16 or --data-dtype u32"),
+                    None => problem.help("--ids u16 or --ids u32"),
                 }
             }
             Self::OddBytes { path, bytes, dtype } => {
@@ -259,7 +259,7 @@ impl DataError {
                 Diagnostic::error("T0506", format!("the header says {header}, and {asked} was asked for"))
                     .at(at(path))
                     .why("a file with a header is read as the header says")
-                    .help("leave --data-dtype out")
+                    .help("leave --ids out")
             }
             Self::NotTokens { path, what, help } => {
                 let problem = Diagnostic::error("T0519", format!("this is {what}, not a file of tokens")).at(at(path));
@@ -269,7 +269,7 @@ impl DataError {
                 Diagnostic::error("T0511", format!("this is text, and {asked} ids were announced"))
                     .at(at(path))
                     .why("the bytes of a text are valid ids of every width, and training on them teaches nothing")
-                    .help("leave --data-dtype out: the text is then read as bytes")
+                    .help("leave --ids out: the text is then read as bytes")
                     .help(format!("napkin tokenize {} -o tokens.bin --tokenizer gpt2", path.display()))
             }
             Self::AboveVocabulary { path, position, id, vocab_size } => Diagnostic::error(

@@ -384,7 +384,7 @@ fn as_raw(path: &Path, layout: &Layout, asked: IdType) -> Diagnostic {
     Diagnostic::error("T0506", message)
         .at(at(path))
         .why(format!("its first {offset} bytes are a header, which says the type"))
-        .help("leave --data-dtype out, here and where it is trained on")
+        .help("leave --ids out, here and where it is trained on")
 }
 
 fn npy_in_body(path: &Path) -> Diagnostic {
@@ -410,7 +410,7 @@ fn other_width(path: &Path, asked: IdType, likely: IdType) -> Diagnostic {
     Diagnostic::error("T0503", format!("the ids look like {likely}, and were read as {asked}"))
         .at(at(path))
         .why(why)
-        .help(format!("--data-dtype {likely}"))
+        .help(format!("--ids {likely}"))
 }
 
 fn above_vocabulary(

@@ -12,11 +12,17 @@ pub struct Span {
     file: Arc<TokenFile>,
     part: &'static str,
     range: Range<u64>,
+    vocab_size: Option<u64>,
 }
 
 impl Span {
     pub(crate) fn new(file: Arc<TokenFile>, part: &'static str, range: Range<u64>) -> Self {
-        Self { file, part, range }
+        Self { file, part, range, vocab_size: None }
+    }
+
+    /// The same ids, held against a model's vocabulary: where one at or above it is read, that is an error.
+    pub fn with_vocab_size(self, vocab_size: u64) -> Self {
+        Self { vocab_size: Some(vocab_size), ..self }
     }
 
     /// Number of ids.
@@ -58,7 +64,7 @@ impl Span {
         while !rest.is_empty() {
             let here = (rest.len() as u64).min(self.len() - at);
             let (now, later) = rest.split_at_mut(here as usize);
-            self.file.read(self.range.start + at, now)?;
+            self.file.read_below(self.range.start + at, now, self.vocab_size)?;
             rest = later;
             at = 0;
         }
@@ -74,7 +80,9 @@ impl Span {
             let (start, end) = (range.start, range.end);
             return Err(DataError::OutOfRange { path: self.file.path().to_owned(), start, end, tokens: self.len() });
         }
-        self.file.get(self.range.start + range.start..self.range.start + range.end)
+        let mut out = vec![0; range.end.saturating_sub(range.start) as usize];
+        self.read(range.start, &mut out)?;
+        Ok(out)
     }
 
     pub(crate) fn too_short(&self, window: u64) -> DataError {
@@ -101,6 +109,9 @@ mod tests {
         assert_eq!(read(4 * 1_000_000_007 + 1, 10), [3, 4, 5, 2, 3, 4, 5, 2, 3, 4]);
         assert_eq!(span.get(1..4).unwrap(), [3, 4, 5]);
         assert!(span.get(1..5).is_err());
+        let small = span.clone().with_vocab_size(5);
+        assert_eq!(small.get(0..3).unwrap(), [2, 3, 4]);
+        assert!(matches!(small.get(0..4), Err(DataError::AboveVocabulary { position: 5, id: 5, vocab_size: 5, .. })));
         let nothing = Span::new(file, "validation", 6..6);
         assert!(matches!(nothing.read(0, &mut [0]), Err(DataError::TooShort { tokens: 0, .. })));
     }

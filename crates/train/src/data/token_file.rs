@@ -166,6 +166,11 @@ impl TokenFile {
     /// # Errors
     /// They lie outside the file, or one of them is no id of the vocabulary.
     pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), DataError> {
+        self.read_below(start, out, None)
+    }
+
+    /// As [`read`](Self::read), for a vocabulary that may be smaller than that of the file.
+    pub(crate) fn read_below(&self, start: u64, out: &mut [u32], vocab_size: Option<u64>) -> Result<(), DataError> {
         let end = start.saturating_add(out.len() as u64);
         if end > self.len() {
             return Err(DataError::OutOfRange { path: self.path.clone(), start, end, tokens: self.len() });
@@ -178,7 +183,8 @@ impl TokenFile {
             DataError::NoId { path: self.path.clone(), position, value }
         };
         self.dtype().decode(bytes, out).map_err(no_id)?;
-        if let Some(vocab_size) = self.vocab_size
+        let smaller = vocab_size.into_iter().chain(self.vocab_size).min();
+        if let Some(vocab_size) = smaller
             && out.iter().copied().max().is_some_and(|id| u64::from(id) >= vocab_size)
         {
             let above = out.iter().position(|&id| u64::from(id) >= vocab_size).unwrap_or_default();

@@ -63,8 +63,8 @@ const ENCODINGS: [Encoding; 5] = [
 ];
 
 const BYTES: &str = "bytes";
-/// Id of the end of a text that follows the 256 bytes.
-const BYTES_END_OF_TEXT: u32 = 256;
+/// The same with one more id, for the end of a text.
+const BYTES_END: &str = "bytes_eot";
 
 /// Whitespace in a row that the patterns of the encodings are matched against: their look-ahead keeps one state for
 /// each, and the matcher gives up at a million.
@@ -82,7 +82,7 @@ pub struct BlankTooLong {
 impl Tokenizer {
     /// Every name that [`by_name`](Self::by_name) knows.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        ENCODINGS.iter().flat_map(|encoding| encoding.names).copied().chain([BYTES])
+        ENCODINGS.iter().flat_map(|encoding| encoding.names).copied().chain([BYTES, BYTES_END])
     }
 
     /// The tokenizer of that name.
@@ -91,8 +91,10 @@ impl Tokenizer {
     /// There is none.
     pub fn by_name(name: &str) -> Result<Self, Diagnostic> {
         let wanted = name.trim().to_lowercase();
-        if wanted == BYTES {
-            return Ok(Self::bytes(false));
+        match &*wanted {
+            BYTES => return Ok(Self::bytes(false)),
+            BYTES_END => return Ok(Self::bytes(true)),
+            _ => {}
         }
         let Some(encoding) = ENCODINGS.iter().find(|encoding| encoding.names.contains(&&*wanted)) else {
             let names: Vec<&str> = Self::names().collect();
@@ -114,13 +116,13 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The bytes of a text as ids, with or without one more for the end of a text.
+    /// The bytes of a text as ids, with or without id 256 for the end of a text.
     pub fn bytes(end_of_text: bool) -> Self {
         let vocabulary = Vocabulary {
-            tokenizer: BYTES.to_owned(),
+            tokenizer: if end_of_text { BYTES_END } else { BYTES }.to_owned(),
             size: 256 + u64::from(end_of_text),
             crc32: 0,
-            end_of_text: end_of_text.then_some(BYTES_END_OF_TEXT),
+            end_of_text: end_of_text.then_some(256),
         };
         let mut tokenizer = Self { kind: Kind::Bytes, vocabulary };
         tokenizer.vocabulary.crc32 = tokenizer.checksum();
@@ -129,10 +131,7 @@ impl Tokenizer {
 
     /// The tokenizer that a file was made with, if it is one of these.
     pub fn of(vocabulary: &Vocabulary) -> Option<Self> {
-        let found = match &*vocabulary.tokenizer {
-            BYTES => Self::bytes(vocabulary.end_of_text.is_some()),
-            name => Self::by_name(name).ok()?,
-        };
+        let found = Self::by_name(&vocabulary.tokenizer).ok()?;
         let same = found.vocabulary.size == vocabulary.size
             && (vocabulary.crc32 == 0 || found.vocabulary.crc32 == vocabulary.crc32);
         same.then_some(found)
