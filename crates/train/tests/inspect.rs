@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use napkin_train::data::{Format, IdType, Inspect, Inspection, TokenWriter, Tokenizer};
+use napkin_train::data::{Format, IdType, Inspect, Inspection, OpenOptions, TokenFile, TokenWriter, Tokenizer};
 
 struct Files(tempfile::TempDir);
 
@@ -188,4 +188,53 @@ fn what_holds_no_tokens() {
     assert_eq!(codes(&found), ["T0507"]);
     assert_eq!(found.readings[0].above, Some((1, 1, -1)));
     assert!(Inspect { path: files.0.path().join("none"), ..Inspect::default() }.run(&mut |_, _| {}).is_err());
+}
+
+/// Files of every kind, small.
+fn samples() -> Vec<Vec<u8>> {
+    let files = Files::new();
+    let own = files.0.path().join("own");
+    let mut writer = TokenWriter::create(&own, Tokenizer::bytes(true).vocabulary().clone(), false).unwrap();
+    writer.push(&[256; 40]).unwrap();
+    writer.finish().unwrap();
+    let mut npy = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    npy.extend(format!("{:<117}\n", "{'descr': '<i8', 'fortran_order': False, 'shape': (9,), }").bytes());
+    npy.extend([7; 72]);
+    let mut shard = u32s([20_240_801, 7, 10].into_iter().chain([0; 253]));
+    shard.extend(u32s(0..10));
+    let text = "Some text – of more than sixty-four bytes, so that it is known as text.\n".repeat(2).into_bytes();
+    vec![fs::read(&own).unwrap(), npy, shard, text, u16s(ids().take(64))]
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 400, ..Default::default() })]
+
+    /// Whatever a file holds, it is opened or refused, and looked at, without a panic; what is opened can be read.
+    #[test]
+    fn no_file_panics(
+        which in 0..5_usize,
+        changes in proptest::collection::vec((0..1200_usize, proptest::num::u8::ANY), 0..4),
+        cut in 0..1200_usize,
+        dtype in 0..6_usize,
+    ) {
+        thread_local!(static SAMPLES: Vec<Vec<u8>> = samples());
+        let mut bytes = SAMPLES.with(|all| all[which].clone());
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        // Every other file keeps its length.
+        bytes.truncate(if cut % 2 == 0 { bytes.len() } else { cut });
+        let files = Files::new();
+        let path = files.write("f", &bytes);
+        let dtype = IdType::ALL.get(dtype).copied();
+        let found = inspect(path.clone(), dtype, Some(300));
+        let shown = found.report();
+        proptest::prop_assert!(!shown.headline.answer.is_empty());
+        if let Ok(file) = TokenFile::open(&path, &OpenOptions { dtype, vocab_size: None }) {
+            // An id may be none, which is an error and not a panic.
+            let _ = file.get(0..file.len());
+            proptest::prop_assert!(file.len() > 0 && file.body_bytes() <= bytes.len() as u64);
+        }
+    }
 }

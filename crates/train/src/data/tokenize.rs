@@ -1,4 +1,4 @@
-//! Texts to a token file, in pieces: memory does not grow with the size of the texts.
+//! Texts to a token file, in pieces: memory does not grow with the size of the texts, unless they come from a pipe.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
