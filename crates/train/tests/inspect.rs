@@ -234,7 +234,7 @@ proptest::proptest! {
         if let Ok(file) = TokenFile::open(&path, &OpenOptions { dtype, vocab_size: None }) {
             // An id may be none, which is an error and not a panic.
             let _ = file.get(0..file.len());
-            proptest::prop_assert!(file.len() > 0 && file.body_bytes() <= bytes.len() as u64);
+            proptest::prop_assert!(!file.is_empty() && file.body_bytes() <= bytes.len() as u64);
         }
     }
 }
