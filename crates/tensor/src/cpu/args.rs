@@ -138,7 +138,7 @@ impl Output<'_> {
     pub fn typed(&mut self) -> TypedMut<'_> {
         let mut all = TypedMut::new(self.dtype, self.data.slice_mut());
         all.take(self.layout.offset() as usize);
-        all
+        all.take(self.layout.end().saturating_sub(self.layout.offset()) as usize)
     }
 
     /// The elements in row-major order, if they lie so and are of the size of `T`.

@@ -37,6 +37,25 @@ pub fn compute_dtype(args: &Args<'_>) -> Option<DType> {
     }
 }
 
+/// Runs a kernel over the type the plain ones would compute in: `in_compute_dtype!(args, C => expression)`, which is an
+/// option. `false` if it gives `None` or there is no float.
+macro_rules! in_compute_dtype {
+    ($args:expr, $c:ident => $kernel:expr) => {
+        match $crate::cpu::elementwise::compute_dtype($args) {
+            Some($crate::dtype::DType::F64) => {
+                type $c = f64;
+                $kernel.is_some()
+            }
+            Some(_) => {
+                type $c = f32;
+                $kernel.is_some()
+            }
+            None => false,
+        }
+    };
+}
+pub(crate) use in_compute_dtype;
+
 /// Writes the formula of all inputs, in order, to all outputs. `false` if there is no float among the operands.
 pub fn map<const I: usize, const O: usize>(args: &mut Args<'_>, formula: &impl Map<I, O>) -> bool {
     map_inputs(args, from_fn(|i| i), formula)

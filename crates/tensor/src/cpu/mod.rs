@@ -9,11 +9,16 @@
 
 pub mod args;
 pub mod elementwise;
+pub mod gather;
 pub mod gemm;
 pub mod lanes;
 pub mod math;
+pub mod moves;
 pub mod nest;
+pub mod norm;
 pub mod planes;
+pub mod reduce;
+pub mod rows;
 pub mod scratch;
 pub mod simd;
 pub mod threads;

@@ -9,12 +9,15 @@ pub struct Nest<const I: usize> {
     dims: SmallVec<[Dim<I>; 6]>,
 }
 
-/// One loop: its length, and the step of the output and of each input.
+/// One loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Dim<const I: usize> {
-    size: usize,
-    out: isize,
-    ins: [isize; I],
+pub struct Dim<const I: usize> {
+    /// Its length.
+    pub size: usize,
+    /// Step of the output.
+    pub out: isize,
+    /// Step of each input.
+    pub ins: [isize; I],
 }
 
 /// Where a run of elements begins in the output and in each input, and how long it is.
@@ -60,6 +63,16 @@ impl<const I: usize> Nest<I> {
             merged.push(Dim { size: 1, out: 1, ins: [1; I] });
         }
         Self { dims: merged }
+    }
+
+    /// These loops, as they are.
+    pub fn from_dims(dims: SmallVec<[Dim<I>; 6]>) -> Self {
+        Self { dims }
+    }
+
+    /// The loops, outermost first; at least one.
+    pub fn dims(&self) -> &[Dim<I>] {
+        &self.dims
     }
 
     /// Number of elements.

@@ -23,6 +23,10 @@ pub trait Real: Num + Pod + Send + Sync {
     fn slice<'a>(from: &Typed<'a>) -> Option<&'a [Self]>;
     /// The same, to be written.
     fn slice_mut<'a>(from: &'a mut TypedMut<'_>) -> Option<&'a mut [Self]>;
+    /// Such elements, to be read.
+    fn typed(from: &[Self]) -> Typed<'_>;
+    /// Such elements, to be written.
+    fn typed_mut(to: &mut [Self]) -> TypedMut<'_>;
     /// Reads a block of half-precision numbers.
     fn widen(from: &[half::f16], to: &mut [Self]);
     /// Rounds a block to half precision.
@@ -44,6 +48,12 @@ impl Real for f32 {
     }
     fn slice_mut<'a>(from: &'a mut TypedMut<'_>) -> Option<&'a mut [Self]> {
         if let TypedMut::F32(slice) = from { Some(slice) } else { None }
+    }
+    fn typed(from: &[Self]) -> Typed<'_> {
+        Typed::F32(from)
+    }
+    fn typed_mut(to: &mut [Self]) -> TypedMut<'_> {
+        TypedMut::F32(to)
     }
     fn widen(from: &[half::f16], to: &mut [Self]) {
         from.convert_to_f32_slice(to);
@@ -68,6 +78,12 @@ impl Real for f64 {
     }
     fn slice_mut<'a>(from: &'a mut TypedMut<'_>) -> Option<&'a mut [Self]> {
         if let TypedMut::F64(slice) = from { Some(slice) } else { None }
+    }
+    fn typed(from: &[Self]) -> Typed<'_> {
+        Typed::F64(from)
+    }
+    fn typed_mut(to: &mut [Self]) -> TypedMut<'_> {
+        TypedMut::F64(to)
     }
     fn widen(from: &[half::f16], to: &mut [Self]) {
         from.convert_to_f64_slice(to);
@@ -100,9 +116,9 @@ macro_rules! typed {
                 match dtype { $(DType::$dtype => Self::$dtype(bytemuck::cast_slice(bytes))),* }
             }
 
-            /// The elements from `start` on.
+            /// The elements from `start` on; none if it lies beyond them.
             pub fn from(self, start: usize) -> Self {
-                match self { $(Self::$dtype(slice) => Self::$dtype(&slice[start..])),* }
+                match self { $(Self::$dtype(slice) => Self::$dtype(&slice[start.min(slice.len())..])),* }
             }
         }
 
@@ -130,6 +146,11 @@ macro_rules! typed {
                     *slice = rest;
                     Self::$dtype(first)
                 }),* }
+            }
+
+            /// Zeros everywhere.
+            pub fn fill_zero(&mut self) {
+                match self { $(Self::$dtype(slice) => slice.fill(bytemuck::Zeroable::zeroed())),* }
             }
 
             /// The same elements, to be read.

@@ -3,6 +3,8 @@
 use super::{Needs, Op, Outs, Rule, Saves, one_fresh, traffic};
 use crate::apply::apply;
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, moves};
 use crate::dtype::promote;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -61,6 +63,23 @@ impl Rule for Cat {
             start += run;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let Args { inputs, outputs } = args;
+        let output = &mut outputs[0];
+        if inputs.iter().any(|x| x.dtype != output.dtype || x.output().is_some()) {
+            return Ok(false);
+        }
+        let mut start = 0;
+        for input in inputs {
+            let size = input.layout.shape()[self.dim];
+            let part = output.layout.slice(self.dim, start, size, 1)?;
+            moves::copy_into(input, output, &part);
+            start += size;
+        }
+        Ok(true)
     }
 
     fn saves(&self, _: Needs) -> Saves {

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{Map, map_inputs}, moves};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::broadcast_shapes;
@@ -17,6 +19,14 @@ pub struct Copy {
     pub reason: CopyReason,
     /// Whether input 0 is a destination.
     pub into: bool,
+}
+
+#[cfg(feature = "cpu")]
+impl Map<1, 1> for Copy {
+    #[inline(always)]
+    fn of<T: Num>(&self, x: [T; 1]) -> [T; 1] {
+        x
+    }
 }
 
 impl Rule for Copy {
@@ -51,6 +61,12 @@ impl Rule for Copy {
             outputs[0] = inputs[0].clone();
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let source = usize::from(self.into);
+        Ok(moves::copy_input(args, source) || map_inputs(args, [source], self))
     }
 
     fn saves(&self, _: Needs) -> Saves {

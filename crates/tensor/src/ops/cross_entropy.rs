@@ -4,6 +4,8 @@ use super::nll_loss::{IGNORE_INDEX, Reduction, check_targets, columns, valid};
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::apply::{Outputs, apply};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, reduce::LogSumExp, rows, rows::Rows, simd::vectorized, typed::Real};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
@@ -74,6 +76,12 @@ impl Rule for CrossEntropy {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let Some(columns) = fast_columns(self.name(), args, self.ignore_index)? else { return Ok(false) };
+        Ok(in_compute_dtype!(args, C => forward::<C>(self, args, &columns)))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves { inputs: 0b11, outputs: 0b10 }
     }
@@ -134,6 +142,104 @@ impl Rule for CrossEntropyBackward {
         }
         Ok(())
     }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let Some(columns) = fast_columns(self.name(), args, self.of.ignore_index)? else { return Ok(false) };
+        Ok(in_compute_dtype!(args, C => backward::<C>(self, args, &columns)))
+    }
+}
+
+/// Elements of a row that are looked at together: they stay in the first-level cache between maximum and sum.
+#[cfg(feature = "cpu")]
+const BLOCK: usize = 2048;
+
+/// Columns of the targets; `None` if they lie in what is written.
+#[cfg(feature = "cpu")]
+fn fast_columns(op: &'static str, args: &Args<'_>, ignore: i64) -> Result<Option<Vec<Option<usize>>>> {
+    let size = args.inputs[0].layout.shape()[1] as usize;
+    rows::integers(&args.inputs[1]).map(|targets| columns(op, &targets, ignore, size)).transpose()
+}
+
+/// Each row in one pass; the losses are added in order.
+#[cfg(feature = "cpu")]
+fn forward<C: Real>(op: &CrossEntropy, args: &mut Args<'_>, columns: &[Option<usize>]) -> Option<()> {
+    let Args { inputs, outputs } = args;
+    let logits = Rows::of(&inputs[0])?;
+    let size = logits.width();
+    let mut lse = vec![C::zero(); columns.len()];
+    rows::in_pieces(lse.len(), rows::rows_per_piece(size), [(C::typed_mut(&mut lse), 1)], |first, count, [mut lse]| {
+        let mut buffer = vec![C::zero(); BLOCK];
+        for r in 0..count {
+            let mut sum = LogSumExp::<C>::none();
+            for from in (0..size).step_by(BLOCK) {
+                sum.add(logits.get(first + r, from, BLOCK.min(size - from), &mut buffer));
+            }
+            lse.write(r, 1, &[sum.ln()]);
+        }
+    });
+    let losses = columns.iter().enumerate().filter_map(|(r, &column)| Some((r, column?)));
+    let total: f64 = losses.map(|(r, c)| (lse[r] - logits.element(r, c)).to_f64()).sum();
+    outputs[0].typed().write(0, 1, &[op.reduction.finish(total, valid(columns))]);
+    outputs[1].typed().write(0, 1, &lse);
+    Some(())
+}
+
+/// Each row in one pass.
+#[cfg(feature = "cpu")]
+fn backward<C: Real>(op: &CrossEntropyBackward, args: &mut Args<'_>, columns: &[Option<usize>]) -> Option<()> {
+    let Args { inputs, outputs } = args;
+    let (logits, lse) = (Rows::of(&inputs[0])?, rows::vector::<C>(&inputs[2])?);
+    let number = |at: usize| rows::vector::<C>(&inputs[at]);
+    let loss = if op.loss {
+        let mut loss = [C::zero()];
+        inputs[3].typed()?.read(0, 1, &mut loss);
+        op.of.reduction.finish(loss[0], C::from_f64(valid(columns)))
+    } else {
+        C::zero()
+    };
+    let by_row = if op.lse { Some(number(inputs.len() - 1)?) } else { None };
+    let size = logits.width();
+    let target = (outputs[0].typed(), size);
+    rows::in_pieces(columns.len(), rows::rows_per_piece(size), [target], |first, count, [mut out]| {
+        let (mut buffer, mut block) = (vec![C::zero(); BLOCK], vec![C::zero(); BLOCK]);
+        for r in 0..count {
+            let row = first + r;
+            let column = columns[row];
+            let loss = if column.is_some() { loss } else { C::zero() };
+            let scale = by_row.as_ref().map_or(loss, |by_row| loss + by_row[row]);
+            // An ignored row gets zeros even if its logits are infinite.
+            let used = column.is_some() || op.lse;
+            for from in (0..size).step_by(BLOCK) {
+                let len = BLOCK.min(size - from);
+                let x = logits.get(row, from, len, &mut buffer);
+                let dx = rows::place(&mut out, r * size + from, len, &mut block);
+                slopes(x, lse[row], used.then_some(scale), dx);
+                if let Some(c) = column.filter(|c| (from..from + len).contains(c)) {
+                    dx[c - from] = dx[c - from] - loss;
+                }
+                rows::put(&mut out, r * size + from, len, &block);
+            }
+        }
+    });
+    Some(())
+}
+
+/// `e^(x - lse) scale`, or zeros.
+#[cfg(feature = "cpu")]
+fn slopes<C: Real>(x: &[C], lse: C, scale: Option<C>, dx: &mut [C]) {
+    let Some(scale) = scale else {
+        dx.fill(C::zero());
+        return;
+    };
+    vectorized(
+        #[inline(always)]
+        || {
+            for (dx, &x) in dx.iter_mut().zip(x) {
+                *dx = C::lower((x.lift() - lse.lift()).exp()) * scale;
+            }
+        },
+    );
 }
 
 impl Tensor {

@@ -2,10 +2,14 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, gather::{add_rows, pick_rows}, rows::Rows};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::Dims;
 use crate::meter::Cost;
+#[cfg(feature = "cpu")]
+use crate::ops::gather::rows_of;
 use crate::ops::gather::{check_index_dtype, row};
 use crate::runtime::Accumulate;
 use crate::tensor::{Spec, Tensor};
@@ -48,6 +52,13 @@ impl Rule for Embedding {
             out.data[i * width..(i + 1) * width].copy_from_slice(&table.data[from..from + width]);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let rows = args.inputs[0].layout.shape()[0];
+        let Some(ids) = rows_of(self.name(), &args.inputs[1], rows)? else { return Ok(false) };
+        Ok(pick_rows(args, &ids))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -117,6 +128,17 @@ impl Rule for EmbeddingBackward {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let Some(ids) = rows_of(self.name(), &args.inputs[1], self.rows)? else { return Ok(false) };
+        Ok(in_compute_dtype!(args, C => {
+            // Rows of more than one dimension are left to the plain kernel.
+            let flat = args.outputs[0].layout.rank() == 2;
+            let source = Rows::of(&args.inputs[0]).filter(|_| flat);
+            source.map(|source| add_rows::<C>(args.outputs[0].typed(), &ids, &source, true))
+        }))
     }
 }
 

@@ -38,6 +38,13 @@ pub(crate) fn row(op: &'static str, value: i64, size: usize) -> Result<usize> {
     usize::try_from(value).ok().filter(|&r| r < size).ok_or(Error::Index { op, value, size: size as u64 })
 }
 
+/// Index values as positions in a table of `size` rows; `None` if they lie in what is written.
+#[cfg(feature = "cpu")]
+pub(crate) fn rows_of(op: &'static str, index: &crate::cpu::Input<'_>, size: u64) -> Result<Option<Vec<usize>>> {
+    let values = crate::cpu::rows::integers(index);
+    values.map(|values| values.iter().map(|&value| row(op, value, size as usize)).collect()).transpose()
+}
+
 /// Calls `visit(position in index, position in table)` for every element of the index.
 pub(crate) fn for_each_indexed(
     op: &'static str,

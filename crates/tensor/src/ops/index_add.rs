@@ -2,9 +2,13 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, gather::add_rows, moves, rows::Rows};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
+#[cfg(feature = "cpu")]
+use crate::ops::gather::rows_of;
 use crate::ops::gather::{check_index_dtype, row};
 use crate::tensor::{Spec, Tensor};
 use smallvec::smallvec;
@@ -65,6 +69,20 @@ impl Rule for IndexAdd {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let rows = args.inputs[0].layout.shape()[0];
+        let Some(ids) = rows_of(self.name(), &args.inputs[1], rows)? else { return Ok(false) };
+        let flat = args.inputs[2].layout.rank() == 2 && args.outputs[0].layout.is_contiguous();
+        if !flat || args.inputs[2].output().is_some() || !(self.in_place || moves::copy_input(args, 0)) {
+            return Ok(false);
+        }
+        Ok(in_compute_dtype!(args, C => {
+            let source = Rows::of(&args.inputs[2]);
+            source.map(|source| add_rows::<C>(args.outputs[0].typed(), &ids, &source, false))
+        }))
     }
 
     fn saves(&self, needs: Needs) -> Saves {

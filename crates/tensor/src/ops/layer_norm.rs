@@ -4,6 +4,12 @@ use super::unary::need_float;
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::apply::apply;
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    elementwise::in_compute_dtype,
+    norm::{Norm, Wanted},
+};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -124,6 +130,18 @@ impl Rule for LayerNorm {
             outputs[2].num_mut().data[r] = rstd;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let norm = Norm {
+            eps: self.eps,
+            centred: true,
+            weight: self.weight.then_some(1),
+            unit_offset: false,
+            bias: self.bias.then_some(1 + usize::from(self.weight)),
+        };
+        Ok(in_compute_dtype!(args, C => norm.forward::<C>(args)))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -258,6 +276,14 @@ impl Rule for LayerNormBackward {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let weight = self.weight.then_some(4);
+        let norm = Norm { eps: 0.0, centred: true, weight, unit_offset: false, bias: None };
+        let wanted = Wanted { dx: self.dx, dw: self.dw, db: self.db };
+        Ok(in_compute_dtype!(args, C => norm.backward::<C>(wanted, args)))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, reduce::over_dims};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -51,6 +53,12 @@ impl Rule for Mean {
             *value = *value / count;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let count = self.count(args.inputs[0].layout.shape()) as f64;
+        Ok(in_compute_dtype!(args, C => over_dims::<C>(args, &self.dims, |sum| sum / C::from_f64(count))))
     }
 
     fn saves(&self, _: Needs) -> Saves {

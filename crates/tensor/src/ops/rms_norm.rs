@@ -4,6 +4,12 @@ use super::layer_norm::{check_norm, rows_of, stats_shape};
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::apply::apply;
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{
+    Args,
+    elementwise::in_compute_dtype,
+    norm::{Norm, Wanted},
+};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -65,6 +71,13 @@ impl Rule for RmsNorm {
             outputs[1].num_mut().data[r] = rstd;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let weight = self.weight.then_some(1);
+        let norm = Norm { eps: self.eps, centred: false, weight, unit_offset: self.unit_offset, bias: None };
+        Ok(in_compute_dtype!(args, C => norm.forward::<C>(args)))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -175,6 +188,14 @@ impl Rule for RmsNormBackward {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let weight = self.weight.then_some(3);
+        let norm = Norm { eps: 0.0, centred: false, weight, unit_offset: self.unit_offset, bias: None };
+        let wanted = Wanted { dx: self.dx, dw: self.dw, db: false };
+        Ok(in_compute_dtype!(args, C => norm.backward::<C>(wanted, args)))
     }
 }
 

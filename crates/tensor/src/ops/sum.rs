@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, reduce::over_dims};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
@@ -68,6 +70,11 @@ impl Rule for Sum {
         let out = outputs[0].num_mut();
         for_each_reduced(&x.shape, &self.dims, |from, to| out.data[to] = out.data[to] + x.data[from]);
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(in_compute_dtype!(args, C => over_dims::<C>(args, &self.dims, |sum| sum)))
     }
 
     fn saves(&self, _: Needs) -> Saves {

@@ -15,6 +15,7 @@
 mod bytes;
 mod cost_counts;
 mod fast_equals_plain;
+mod fast_sizes;
 mod gradients;
 mod inputs;
 mod memory;
