@@ -146,6 +146,13 @@ impl Observer for Progress {
     fn see(&mut self, event: Event<'_>) {
         match event {
             Event::Step(report) => self.step(report),
+            Event::Health(step, health) => {
+                self.say(&format!("step {step}: {health}"));
+                for warning in health.warnings() {
+                    let why = warning.why.map(|why| format!(": {why}")).unwrap_or_default();
+                    self.say(&format!("step {step}: {}{why}", warning.message));
+                }
+            }
             Event::Skipped(step, skip) => self.say(&format!(
                 "step {step}: a batch skipped: the gradient of {} is not finite; loss scale now {}",
                 skip.parameter, skip.scale

@@ -133,8 +133,15 @@ fn a_run_learns_saves_and_allocates_what_was_predicted() {
 #[test]
 fn a_resumed_run_is_the_run_that_was_never_stopped() {
     let scratch = Scratch::new("resumes");
-    for precision in ["fp32", "bf16-mixed", "bf16-master", "bf16-pure", "fp16-mixed"] {
+    for (precision, how) in [
+        ("fp32", &["--optimizer", "adamw"][..]),
+        ("bf16-mixed", &["--optimizer", "muon"]),
+        ("bf16-master", &["--optimizer", "adam-8bit"]),
+        ("bf16-pure", &["--optimizer", "adafactor", "--stochastic-rounding"]),
+        ("fp16-mixed", &["--optimizer", "lion"]),
+    ] {
         let options = ["--precision", precision, "--steps", "12", "--dropout", "--grad-accum", "2"];
+        let options = [&options, how].concat();
         let (whole, parts) = (scratch.path(&format!("{precision}-whole")), scratch.path(&format!("{precision}-parts")));
         let whole_run = answer(&tiny(&[&options[..], &["--dir", &whole]].concat()));
         answer(&tiny(&[&options[..], &["--dir", &parts, "--stop-after", "5"]].concat()));
@@ -144,6 +151,31 @@ fn a_resumed_run_is_the_run_that_was_never_stopped() {
         let weights = |dir: &str| fs::read(Path::new(dir).join("step-00000012/model.safetensors")).unwrap();
         assert_eq!(weights(&whole), weights(&parts), "{precision}");
     }
+}
+
+/// At a learning rate of 1e-6 in bf16 nearly nothing moves, and beta2 of 0.999 keeps a mean of squares where it is.
+#[test]
+fn what_rounding_takes_from_updates_is_said() {
+    let scratch = Scratch::new("rounding");
+    let log = scratch.path("log.jsonl");
+    let options = ["--precision", "bf16-pure", "--lr", "1e-6", "--steps", "4", "--no-save", "--watch-updates", "2"];
+    let output = run(&tiny(&[&options[..], &["--log", &log]].concat()));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let vanished =
+        said.lines().filter(|line| line.contains("of the updates vanished: they are less than half")).count();
+    assert_eq!(vanished, 2, "steps 2 and 4: {said}");
+    assert!(said.contains("of the running means cannot decay"), "{said}");
+    let log = fs::read_to_string(&log).unwrap();
+    let looked: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let counts: Vec<&Value> = looked.iter().filter_map(|line| line.get("rounding")).collect();
+    assert_eq!(counts.iter().map(|c| c.is_object()).collect::<Vec<_>>(), [false, true, false, true]);
+    let (updated, vanished) = (counts[1]["updated"].as_u64().unwrap(), counts[1]["vanished"].as_u64().unwrap());
+    assert!(updated > 5000 && vanished * 10 > updated * 9, "{updated} {vanished}");
+
+    let (_, said) = refusal(&tiny(&["--stochastic-rounding", "--no-save"]));
+    assert!(said.contains("--stochastic-rounding has nothing to round in fp32"), "{said}");
+    let (_, said) = refusal(&tiny(&["--beta2", "1", "--no-save"]));
+    assert!(said.contains("`1` is no decay"), "{said}");
 }
 
 #[cfg(unix)]

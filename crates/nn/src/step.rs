@@ -187,6 +187,7 @@ impl StepOptions {
             autocast: self.autocast,
             dropout: self.dropout,
             clip_norm: None,
+            stochastic_rounding: false,
         }
     }
 

@@ -33,6 +33,8 @@ pub struct TrainingOptions {
     /// Longest gradient norm; infinity clips nothing but has the norm looked at. `None`: it is not even computed, but
     /// where losses are scaled.
     pub clip_norm: Option<f64>,
+    /// Whether bf16 parameters without master copies are rounded up or down at random, right in the mean.
+    pub stochastic_rounding: bool,
 }
 
 /// What the positions of a batch are to predict.
@@ -88,7 +90,8 @@ impl Training {
         runtime.begin("init", Phase::Init);
         let precision = options.precision;
         let model = Model::build(runtime, spec, precision.param_dtype())?;
-        let optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
+        let mut optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
+        optimizer.set_stochastic_rounding(options.stochastic_rounding);
         let scaler = (precision == Precision::Fp16Mixed).then(|| LossScaler::new(ScalerOptions::default()));
         let options = *options;
         let training = Self { runtime: runtime.clone(), model, optimizer, options, scaler, step: 1, micro: 0 };

@@ -97,6 +97,7 @@ impl Reference {
             autocast: CastLists::Cpu,
             dropout: true,
             clip_norm: None,
+            stochastic_rounding: false,
         };
         let runtime = Runtime::new(Device::Cpu);
         runtime.set_recording(false);

@@ -33,6 +33,7 @@ fn main() {
         autocast: CastLists::Cpu,
         dropout: false,
         clip_norm: None,
+        stochastic_rounding: false,
     };
     let (tokens, targets) = sizes.tokens();
     let shape = [sizes.batch as u64, sizes.seq_len as u64];

@@ -9,8 +9,8 @@ use plan::report::Report;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tensor::CastLists;
 use tensor::cpu::Threads;
+use tensor::{CastLists, DType};
 use train::checkpoint::{self, Checkpoint, Keep, Latest, Store};
 use train::data::{BUILTIN_NAME, OpenOptions, Order, Span, TokenFile};
 use train::run::{self, Pace, Run, Settings, Start};
@@ -85,6 +85,18 @@ pub struct Train {
     /// Longest gradient norm; 0 clips nothing [default: 1.0]
     #[arg(long, value_name = "NORM")]
     pub clip: Option<String>,
+    /// Decay of the running mean of gradients [default: that of the optimizer]
+    #[arg(long, value_name = "SHARE")]
+    pub beta1: Option<String>,
+    /// Decay of the running mean of squares [default: that of the optimizer]
+    #[arg(long, value_name = "SHARE")]
+    pub beta2: Option<String>,
+    /// Round bf16 parameters up or down at random, right in the mean: for bf16-pure
+    #[arg(long)]
+    pub stochastic_rounding: bool,
+    /// Count what rounding takes from every Nth update: vanished updates, decay without effect, means that stand still
+    #[arg(long, value_name = "N")]
+    pub watch_updates: Option<String>,
     /// Dropout, with the probabilities of the config
     #[arg(long)]
     pub dropout: bool,
@@ -167,6 +179,7 @@ impl Train {
             save_every: read.flag_with("--save-every", self.save_every.as_deref(), count).unwrap_or(250),
             most_steps: read.flag_with("--stop-after", self.stop_after.as_deref(), some),
         };
+        let watch_updates = read.flag_with("--watch-updates", self.watch_updates.as_deref(), count).unwrap_or(0);
         let keep = read.flag_with("--keep", self.keep.as_deref(), some).unwrap_or(2);
         let peak = read.flag_with("--peak", self.peak.as_deref(), crate::parse::rate);
         let predicted = run::predict(&model.spec, &settings).map_err(|e| Diagnostic::error("T0704", e.to_string()));
@@ -181,6 +194,7 @@ impl Train {
             Some(checkpoint) => Run::resume(start, checkpoint)?,
             None => Run::new(start)?,
         };
+        run.watch_updates(watch_updates);
         // After all that may be refused: nothing is made for a run that cannot be.
         let store = dir.map(|dir| Store::open(&dir, keep)).transpose()?;
         let log = self.log.as_deref().map(|path| train::run::Log::append(path, run.step_number())).transpose()?;
@@ -303,13 +317,33 @@ impl Train {
             None => old.map_or(Some(1.0), |s| s.training.clip_norm),
         };
         let longest = model.spec.max_positions.unwrap_or(128);
+        let mut hyper = Hyper { weight_decay, ..old.map_or(defaults, |s| s.training.hyper) };
+        for (flag, text, to) in [("--beta1", &self.beta1, &mut hyper.beta1), ("--beta2", &self.beta2, &mut hyper.beta2)]
+        {
+            let beta = read_.flag_with(flag, text.as_deref(), |text| {
+                let beta = text.parse::<f64>().ok().filter(|beta| (0.0..1.0).contains(beta));
+                beta.ok_or_else(|| {
+                    Diagnostic::error("", format!("`{text}` is no decay from 0 up to but not 1")).help("0.95")
+                })
+            });
+            *to = beta.unwrap_or(*to);
+        }
+        let precision = word::<Precision>(read_, "--precision", self.precision.as_deref())
+            .or(old.map(|s| s.training.precision))
+            .unwrap_or(Precision::Fp32);
+        let stochastic_rounding = self.stochastic_rounding || old.is_some_and(|s| s.training.stochastic_rounding);
+        if stochastic_rounding && (precision.param_dtype() != DType::BF16 || precision.has_master()) {
+            read_.problem(
+                Diagnostic::error("", format!("--stochastic-rounding has nothing to round in {precision}"))
+                    .why("only parameters that are trained in bf16 themselves lose updates to rounding")
+                    .help("--precision bf16-pure"),
+            );
+        }
         let training = TrainingOptions {
             profile: Profile::Fused,
-            precision: word::<Precision>(read_, "--precision", self.precision.as_deref())
-                .or(old.map(|s| s.training.precision))
-                .unwrap_or(Precision::Fp32),
+            precision,
             optimizer,
-            hyper: Hyper { weight_decay, ..old.map_or(defaults, |s| s.training.hyper) },
+            hyper,
             recompute: word::<Recompute>(read_, "--recompute", self.recompute.as_deref())
                 .or(old.map(|s| s.training.recompute))
                 .unwrap_or_default(),
@@ -319,6 +353,7 @@ impl Train {
             autocast: CastLists::Cpu,
             dropout: self.dropout || old.is_some_and(|s| s.training.dropout),
             clip_norm: clip,
+            stochastic_rounding,
         };
         let settings = Settings {
             training,

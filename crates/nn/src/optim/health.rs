@@ -2,6 +2,7 @@
 
 use super::update::Update;
 use super::{Hyper, Kind, adam, lion, muon, simple};
+use std::fmt;
 use tensor::{Result, Tensor};
 use units::Diagnostic;
 
@@ -22,6 +23,21 @@ pub struct Health {
     pub stuck: u64,
     /// The parameter of whose updates the largest part vanished, and that part.
     pub worst: Option<(String, f64)>,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "of {} updates {} vanished; decay moved {} of {} weights; {} of {} means cannot decay",
+            self.updated,
+            self.vanished,
+            self.decayed - self.undecayed,
+            self.decayed,
+            self.stuck,
+            self.means
+        )
+    }
 }
 
 /// Share of lost elements from which on it is worth a word.

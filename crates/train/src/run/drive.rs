@@ -3,6 +3,7 @@
 use super::run::{Run, Skip, StepReport};
 use super::watch::{Spike, Watch};
 use crate::checkpoint::Store;
+use nn::optim::Health;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub enum Event<'a> {
     Step(&'a StepReport),
     /// Before the step, an update was not made.
     Skipped(u64, &'a Skip),
+    /// What rounding took from its update.
+    Health(u64, &'a Health),
     /// Something unusual about it.
     Spike(u64, &'a Spike),
     /// Loss on the validation data after a step.
@@ -117,6 +120,9 @@ pub fn drive(
             observer.see(Event::Skipped(report.step, skip));
         }
         observer.see(Event::Step(&report));
+        if let Some(health) = &report.health {
+            observer.see(Event::Health(report.step, health));
+        }
         for spike in watch.see(report.loss, report.grad_norm) {
             observer.see(Event::Spike(report.step, &spike));
         }

@@ -51,6 +51,11 @@ impl Log {
             "mfu": mfu,
             "peak_bytes": report.peak.get(),
             "reserved_bytes": report.reserved.get(),
+            "skipped_batches": report.skipped.len(),
+            "rounding": report.health.as_ref().map(|h| json!({
+                "updated": h.updated, "vanished": h.vanished, "decayed": h.decayed, "undecayed": h.undecayed,
+                "means": h.means, "stuck": h.stuck,
+            })),
         }))
     }
 

@@ -8,6 +8,7 @@ use crate::checkpoint::{
 };
 use crate::data::{Batch, Loader, Order, Prefetch, PrefetchCost, Sampler, Span};
 use nn::Training;
+use nn::optim::Health;
 use nn::scaler::{LossScaler, ScalerState};
 use plan::model::Model;
 use serde_json::{Value, json};
@@ -29,6 +30,8 @@ pub struct StepReport {
     pub grad_norm: Option<f64>,
     /// Updates that were not made before this one, because the loss scale was too large.
     pub skipped: Vec<Skip>,
+    /// What rounding took from the update, where it was looked at.
+    pub health: Option<Health>,
     /// Tokens of this step, and of those that were skipped.
     pub tokens: u64,
     /// Time from the first micro-batch to the end of the update.
@@ -67,6 +70,8 @@ pub struct Run {
     step: u64,
     /// Batches whose update was skipped.
     skipped: u64,
+    /// Steps between looks at what rounding takes from updates; 0: none.
+    watch_every: u64,
 }
 
 /// How to begin.
@@ -102,7 +107,20 @@ impl Run {
         let loader = Loader::new(train.clone(), sampler);
         let feed = feed(&loader, &settings, 0)?;
         let family = model.spec.family.clone();
-        Ok(Self { config, family, settings, runtime, training, feed, train, validation, loader, step: 0, skipped: 0 })
+        Ok(Self {
+            config,
+            family,
+            settings,
+            runtime,
+            training,
+            feed,
+            train,
+            validation,
+            loader,
+            step: 0,
+            skipped: 0,
+            watch_every: 0,
+        })
     }
 
     /// The run that a checkpoint was saved from, as it then was.
@@ -187,6 +205,11 @@ impl Run {
         self.feed.cost()
     }
 
+    /// Looks at what rounding takes from every so manieth update; 0: from none.
+    pub fn watch_updates(&mut self, every: u64) {
+        self.watch_every = every;
+    }
+
     /// Makes one optimizer step. Where the gradients of a batch are not finite because the loss scale is too large, the
     /// next batch takes its place, under a smaller one.
     ///
@@ -205,6 +228,8 @@ impl Run {
             Ok(fetched.batch.inputs_and_targets(runtime)?)
         };
         let check = |loss: f64| if loss.is_finite() { Ok(()) } else { Err(Problem(not_finite(step, loss).into())) };
+        let watched = self.watch_every > 0 && step.is_multiple_of(self.watch_every);
+        self.training.optimizer_mut().watch(watched);
         let mut skipped = Vec::new();
         let done = loop {
             let done = program::step(&mut self.training, lr, &mut next, check).map_err(|problem| {
@@ -228,6 +253,7 @@ impl Run {
             grad_norm: done.grad_norm,
             tokens: self.settings.tokens_per_step() * (1 + skipped.len() as u64),
             skipped,
+            health: self.training.optimizer().health().cloned(),
             time: begun.elapsed(),
             wait,
             live: Bytes(self.runtime.live_bytes()),

@@ -46,6 +46,7 @@ impl Settings {
             "grad_accum_steps": t.grad_accum_steps,
             "dropout": t.dropout,
             "clip_norm": t.clip_norm.map(exact),
+            "stochastic_rounding": t.stochastic_rounding,
             "hyper": {
                 "beta1": exact(h.beta1), "beta2": exact(h.beta2), "eps": exact(h.eps),
                 "weight_decay": exact(h.weight_decay), "momentum": exact(h.momentum),
@@ -94,7 +95,7 @@ impl Settings {
             word::<Order>(&mut f, "order"),
         );
         let (grad_accum_steps, dropout) = (f.count("grad_accum_steps"), f.flag("dropout"));
-        let clip_norm = f.float_or_null("clip_norm");
+        let (clip_norm, stochastic_rounding) = (f.float_or_null("clip_norm"), f.flag("stochastic_rounding"));
         let (batch, seq_len, seed) = (f.count("batch"), f.count("seq_len"), f.count("seed"));
         let val_fraction = f.float("val_fraction");
         f.finish()?;
@@ -112,6 +113,7 @@ impl Settings {
             autocast: CastLists::Cpu,
             dropout,
             clip_norm,
+            stochastic_rounding,
         };
         Ok(Self { training, schedule, batch, seq_len, order, seed, val_fraction })
     }
