@@ -30,14 +30,6 @@ impl Batch {
         size_of_val(&self.ids[..]) as u64 + size_of_val(&self.starts[..]) as u64
     }
 
-    /// All ids, for a loss that shifts its labels itself: the same tensor is tokens and labels.
-    ///
-    /// # Shapes
-    /// -> `b window`, i64
-    pub fn tokens(&self, runtime: &Runtime) -> tensor::Result<Tensor> {
-        self.columns(runtime, 0, self.window)
-    }
-
     /// The ids and, for each, the one that follows.
     ///
     /// # Shapes
@@ -109,17 +101,12 @@ mod tests {
         let batch = Loader::new(data, sampler).batch(2).unwrap();
         assert_eq!((batch.rows(), batch.window), (3, 5));
         let runtime = Runtime::new(Device::Cpu);
-        let tokens = batch.tokens(&runtime).unwrap();
         let (inputs, targets) = batch.inputs_and_targets(&runtime).unwrap();
-        assert_eq!(tokens.shape(), [3, 5]);
-        assert_eq!(tokens.dtype(), DType::I64);
+        assert_eq!((inputs.dtype(), targets.dtype()), (DType::I64, DType::I64));
         assert_eq!((inputs.shape(), targets.shape()), (&[3, 4][..], &[3, 4][..]));
-        let (tokens, inputs, targets) = (tokens.to_vec().unwrap(), inputs.to_vec().unwrap(), targets.to_vec().unwrap());
+        let (inputs, targets) = (inputs.to_vec().unwrap(), targets.to_vec().unwrap());
         for row in 0..3 {
             let start = 100.0 + batch.starts[row] as f64;
-            for column in 0..5 {
-                assert_eq!(tokens[row * 5 + column], start + column as f64);
-            }
             for column in 0..4 {
                 assert_eq!(inputs[row * 4 + column], start + column as f64);
                 assert_eq!(targets[row * 4 + column], inputs[row * 4 + column] + 1.0);

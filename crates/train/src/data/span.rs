@@ -10,6 +10,7 @@ use super::token_file::TokenFile;
 #[derive(Clone, Debug)]
 pub struct Span {
     file: Arc<TokenFile>,
+    /// What it is for: "training", "validation", or empty for all of the file.
     part: &'static str,
     range: Range<u64>,
     vocab_size: Option<u64>,
@@ -38,16 +39,6 @@ impl Span {
     /// The file it is a part of.
     pub fn file(&self) -> &Arc<TokenFile> {
         &self.file
-    }
-
-    /// Where in the file it lies.
-    pub fn range(&self) -> Range<u64> {
-        self.range.clone()
-    }
-
-    /// What it is for: "training", "validation", or empty for all of the file.
-    pub fn part(&self) -> &'static str {
-        self.part
     }
 
     /// The ids from index `start` on, as many as `out` takes. Behind the last one the first follows, as often as

@@ -138,11 +138,6 @@ impl TokenFile {
         &self.bytes.all()[self.layout.offset..]
     }
 
-    /// CRC-32 of the ids, if the header states it. It is compared where all of the file is read, not when it is opened.
-    pub fn stated_crc32(&self) -> Option<u32> {
-        self.layout.crc32
-    }
-
     /// A number that other data hardly has: a CRC-32 of the type and count of the ids and of sixteen pages spread
     /// over them. A resumed run compares it with that of the run it continues.
     pub fn fingerprint(&self) -> u32 {
