@@ -78,7 +78,7 @@ pub struct OutputArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Hardware")]
 pub struct FleetArgs {
-    /// Accelerator; `napkin hw` lists them
+    /// Accelerator, or a file such as `napkin bench --save` writes; `napkin hw` lists them
     #[arg(long, value_name = "NAME")]
     pub hw: Option<String>,
     /// How many devices [default: 1]

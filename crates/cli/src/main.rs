@@ -5,6 +5,7 @@
 //! | `args.rs` | flags as they are typed |
 //! | `parse.rs` | flags to typed values, all problems at once |
 //! | `config.rs` | where a config comes from: file, folder, preset, standard input |
+//! | `hardware.rs` | where a device comes from: the table, or a file |
 //! | `step.rs` | flags of models, steps and layouts |
 //! | `commands/NAME.rs` | one subcommand: its flags, and the analysis it asks |
 //! | `output.rs` | reports to a stream or a file |
@@ -15,6 +16,7 @@
 mod args;
 mod commands;
 mod config;
+mod hardware;
 mod output;
 mod parse;
 mod progress;

@@ -136,7 +136,7 @@ impl Sink {
         }
         let plain = TextOptions { color: false, width: WIDTH, ..self.text };
         for (path, format) in &self.files {
-            self.save(path, &self.form(report, *format, plain)).map_err(Diagnostics::from)?;
+            save(path, &self.form(report, *format, plain), self.force).map_err(Diagnostics::from)?;
         }
         Ok(report.verdict)
     }
@@ -149,18 +149,22 @@ impl Sink {
             Format::Json => render::json(report),
         }
     }
-
-    fn save(&self, path: &Path, text: &str) -> Result<(), Diagnostic> {
-        let file =
-            if self.force { File::create(path) } else { OpenOptions::new().write(true).create_new(true).open(path) };
-        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => exists(path),
-            _ => Diagnostic::error("", format!("cannot write `{}`: {error}", path.display())),
-        })
-    }
 }
 
-fn exists(path: &Path) -> Diagnostic {
+/// Writes a file; one that exists only by force.
+///
+/// # Errors
+/// A file that exists or cannot be written.
+pub fn save(path: &Path, text: &str, force: bool) -> Result<(), Diagnostic> {
+    let file = if force { File::create(path) } else { OpenOptions::new().write(true).create_new(true).open(path) };
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => exists(path),
+        _ => Diagnostic::error("", format!("cannot write `{}`: {error}", path.display())),
+    })
+}
+
+/// A file that would be overwritten.
+pub fn exists(path: &Path) -> Diagnostic {
     Diagnostic::error("", format!("`{}` exists already", path.display())).help("--force overwrites it")
 }
 

@@ -5,10 +5,11 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use plan::fleet::Fleet;
-use plan::hardware::{self, Hardware, Precision};
+use plan::hardware::{Hardware, Precision};
 use units::{Diagnostic, Diagnostics, FlopPerSecond, Flops, Seconds};
 
 use crate::args::FleetArgs;
+use crate::hardware;
 
 /// Reads flags and collects what is wrong with them.
 #[derive(Debug, Default)]
@@ -67,6 +68,11 @@ impl Reader {
         value
     }
 
+    /// The device that `--hw` names.
+    pub fn hardware(&mut self, name: Option<&str>) -> Option<Hardware> {
+        self.take(hardware::load(name?))
+    }
+
     /// The devices of a run.
     pub fn fleet(&mut self, args: &FleetArgs) -> Option<Fleet> {
         self.fleet_in(args, Precision::Bf16)
@@ -74,8 +80,7 @@ impl Reader {
 
     /// The devices of a run that multiplies in `arithmetic` unless `--dtype` says otherwise.
     pub fn fleet_in(&mut self, args: &FleetArgs, arithmetic: Precision) -> Option<Fleet> {
-        let found = args.hw.as_deref().map(hardware::find);
-        let hardware = found.and_then(|found| self.take(found)).cloned();
+        let hardware = self.hardware(args.hw.as_deref());
         let hardware = self.required(hardware, args.hw.is_some(), "--hw", "h100-sxm");
         let devices = self.flag_with("--devices", args.devices.as_deref(), some);
         let precision = self.flag::<Precision>("--dtype", args.dtype.as_deref());
@@ -95,8 +100,7 @@ impl Reader {
 
     /// The device and how many there are, where a device may be left out.
     pub fn device(&mut self, args: &FleetArgs) -> (Option<Hardware>, u64) {
-        let found = args.hw.as_deref().map(hardware::find);
-        let hardware = found.and_then(|found| self.take(found)).cloned();
+        let hardware = self.hardware(args.hw.as_deref());
         let devices = self.flag_with("--devices", args.devices.as_deref(), some);
         (hardware, devices.unwrap_or(1))
     }

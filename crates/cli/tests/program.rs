@@ -475,3 +475,76 @@ fn streams() {
     assert!(answer(&["--help"]).contains("Usage: napkin"));
     assert!(answer(&["--version"]).starts_with("napkin "));
 }
+
+#[test]
+fn a_measured_machine_can_be_planned_with() {
+    let folder = std::env::temp_dir().join(format!("napkin-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("cpu.toml");
+    let file = file.to_str().expect("UTF-8");
+    let words = ["bench", "--dtype", "f32,bf16", "--sizes", "64,96", "-j", "1", "--json", "--save", file];
+    let output = run(&words);
+    assert_eq!(output.status.code(), Some(0), "{}", utf8(&output.stderr));
+    let json = utf8(&output.stdout);
+    assert_eq!(field(json, "schema"), "\"napkin.bench/1\"");
+    assert_eq!(json.matches("\"share_of_peak\"").count(), 4);
+    assert!(number(json, "clock_hertz") > 1e8 && number(json, "ridge_point_flop_per_byte") > 0.0, "{json}");
+    let peak = number(json, "flop_per_second");
+    let message = refusal(&words);
+    assert!(message.contains("exists already") && message.contains("--force"), "{message}");
+
+    let planned =
+        answer(&["time", "dense:1M", "--tokens", "1M", "--hw", file, "--dtype", "fp32", "--mfu", "1", "--json"]);
+    let seconds = 6e12 / peak;
+    assert!((number(&planned, "seconds") / seconds - 1.0).abs() < 1e-4, "{seconds} {planned}");
+    assert!(answer(&["hw", file]).contains("napkin bench"));
+    std::fs::write(file, "name = 3").expect("written");
+    let message = refusal(&["plan", "gpt2", "--hw", file]);
+    assert!(message.contains("describes no device") && message.contains("`name` in the file is no text"), "{message}");
+    assert!(refusal(&["plan", "gpt2", "--hw", "none.toml"]).contains("cannot be read"));
+    assert!(refusal(&["bench", "--save", "cpu.json"]).contains("does not end in .toml"));
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn whole_steps_are_timed() {
+    let json = answer(&[
+        "bench",
+        "step",
+        "gpt2",
+        "--set",
+        "n_layer=2",
+        "--set",
+        "n_embd=32",
+        "--set",
+        "n_head=2",
+        "--set",
+        "vocab_size=64",
+        "--batch",
+        "2",
+        "--seq-len",
+        "16",
+        "--steps",
+        "3",
+        "-j",
+        "2",
+        "--peak",
+        "1TFLOP/s",
+        "--json",
+    ]);
+    for (name, value) in
+        [("engine", "\"napkin\""), ("precision", "\"fp32\""), ("batch", "2"), ("seq_len", "16"), ("threads", "2")]
+    {
+        assert_eq!(field(&json, name), value, "{json}");
+    }
+    let list = |name: &str| {
+        let from = json.find(&format!("\"{name}\": [")).unwrap_or_else(|| panic!("no {name} in {json}"));
+        let list = json[from..].split_once('[').expect("a list").1.split(']').next().expect("an end");
+        list.split(',').map(|x| x.trim().parse::<f64>().expect("a number")).collect::<Vec<_>>()
+    };
+    assert_eq!((list("seconds").len(), list("loss").len()), (3, 4));
+    assert!(list("loss").is_sorted_by(|a, b| a > b), "the batch is learned: {json}");
+    assert_eq!(number(&json, "allocated_peak_bytes"), number(&json, "predicted_peak_bytes"));
+    assert!(number(&json, "reserved_bytes") >= number(&json, "allocated_peak_bytes"));
+    assert!(number(&json, "mfu") > 0.0 && number(&json, "mfu") < 1.0);
+}

@@ -22,6 +22,7 @@ mod data;
 mod error;
 mod lookup;
 mod table;
+mod write;
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,6 +32,7 @@ use units::{Bytes, BytesPerSecond, FlopPerByte, FlopPerSecond};
 pub use error::HardwareError;
 pub use lookup::find;
 pub use table::table;
+pub use write::to_toml;
 
 /// A kind of arithmetic that a device has a rate for.
 ///
@@ -186,6 +188,11 @@ pub struct OtherRate {
 }
 
 impl OtherRate {
+    /// A rate of one device, in TFLOP/s.
+    pub const fn new(precision: Precision, variant: Variant, source: Source, tera: f64) -> Self {
+        Self { precision, variant, source, tera }
+    }
+
     /// The rate of one device in TFLOP/s, for printing and comparing.
     pub const fn tera(&self) -> f64 {
         self.tera
@@ -327,6 +334,50 @@ pub struct Hardware {
 }
 
 impl Hardware {
+    /// Reads an entry of the form of the files in `data/hardware`.
+    ///
+    /// # Errors
+    /// [`HardwareError::File`] for what is missing, unknown or out of range.
+    pub fn from_toml(file: &str, text: &str) -> Result<Self, HardwareError> {
+        data::read(text).map_err(|problem| HardwareError::File { file: file.to_owned(), problem })
+    }
+
+    /// A processor of which everything was measured.
+    ///
+    /// # Errors
+    /// [`HardwareError::BadOverride`] if a rate is no positive number.
+    pub fn measured_cpu(
+        display: &str,
+        architecture: &str,
+        cpu: Cpu,
+        memory: Memory,
+        others: Vec<OtherRate>,
+    ) -> Result<Self, HardwareError> {
+        positive("clock", cpu.clock_ghz)?;
+        positive("memory bandwidth", memory.bandwidth.get())?;
+        for (_, flop) in &cpu.flop_per_cycle {
+            positive("FLOP per cycle", *flop)?;
+        }
+        Ok(Self {
+            name: "this-cpu".to_owned(),
+            display: display.to_owned(),
+            aliases: Vec::new(),
+            vendor: "measured".to_owned(),
+            kind: Kind::Cpu,
+            form_factor: "host".to_owned(),
+            architecture: architecture.to_owned(),
+            device: "all cores of the machine".to_owned(),
+            devices_per_package: 1,
+            assumed: false,
+            notes: Vec::new(),
+            memory,
+            links: Vec::new(),
+            peaks: cpu.peaks()?,
+            cpu: Some(cpu),
+            others,
+        })
+    }
+
     /// The dense peak of one device for this arithmetic, if it has one.
     pub fn peak(&self, precision: Precision) -> Option<&Peak> {
         self.peaks.iter().find(|peak| peak.precision == precision)

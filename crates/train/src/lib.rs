@@ -4,7 +4,9 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod bench;
 pub mod checkpoint;
 pub mod data;
+pub mod probe;
 pub mod run;
 pub mod sample;

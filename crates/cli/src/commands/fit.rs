@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use nn::optim::Kind;
 use nn::step::{Precision, StepOptions};
 use plan::fit::{Choice, Memory, StatesRequest, Subject};
-use plan::hardware::{self, Hardware};
+use plan::hardware::Hardware;
 use plan::largest::{self, Grow};
 use plan::report::Report;
 use plan::states::Zero;
@@ -71,8 +71,7 @@ impl Fit {
     }
 
     fn hardware(&self, read: &mut Reader) -> Option<Hardware> {
-        let found = self.hw.as_deref().map(hardware::find);
-        found.and_then(|found| read.take(found)).cloned()
+        read.hardware(self.hw.as_deref())
     }
 
     /// The largest sizes of a traced model.

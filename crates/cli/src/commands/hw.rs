@@ -1,7 +1,7 @@
 //! `napkin hw [NAME]...`.
 
 use clap::Args;
-use plan::hardware;
+use plan::hardware::Hardware;
 use plan::hw_report;
 use plan::report::Report;
 use units::Diagnostics;
@@ -11,7 +11,7 @@ use crate::parse::Reader;
 /// The hardware table.
 #[derive(Debug, Args)]
 pub struct Hw {
-    /// One device to show with its sources, or several to compare; none lists all
+    /// One device (or file) to show with its sources, or several to compare; none lists all
     pub names: Vec<String>,
 }
 
@@ -19,8 +19,8 @@ impl Hw {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let found = self.names.iter().filter_map(|name| read.take(hardware::find(name))).collect();
-        let found: Vec<_> = read.finish(Some(found))?;
-        Ok(hw_report::show(&found))
+        let found = self.names.iter().filter_map(|name| read.hardware(Some(name))).collect();
+        let found: Vec<Hardware> = read.finish(Some(found))?;
+        Ok(hw_report::show(&found.iter().collect::<Vec<_>>()))
     }
 }

@@ -3,6 +3,7 @@
 //! To add one: write `NAME.rs` with a `clap::Args` struct and `fn report(&self) -> Result<Report, Diagnostics>`, then add
 //! it to [`Command`] and to [`Command::report`].
 
+mod bench;
 mod checkpoint;
 mod compare;
 mod completions;
@@ -59,6 +60,8 @@ pub enum Command {
     Generate(generate::Generate),
     /// Show, verify, import or export a checkpoint
     Checkpoint(checkpoint::Checkpoint),
+    /// What this machine can do: peak, bandwidth, matrix products, whole training steps
+    Bench(bench::Bench),
     /// Bits, value and error of a number in each format
     Dtype(dtype::Dtype),
     /// FLOP, bytes and bound of an einsum
@@ -102,6 +105,7 @@ impl Command {
             Self::Train(train) => train.report(output.quiet),
             Self::Generate(generate) => generate.report(),
             Self::Checkpoint(checkpoint) => checkpoint.report(),
+            Self::Bench(bench) => bench.report(output.force, output.quiet),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),
             Self::Models(_) => models::Models::report(),

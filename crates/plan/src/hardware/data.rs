@@ -57,7 +57,9 @@ pub(super) fn read(text: &str) -> Result<Hardware, String> {
     }
     if top.has("peak") {
         let peak = top.section("peak", &["dense", "sparse", "fp16_accumulate", "measured"])?;
-        dense(&peak, &mut hardware)?;
+        if peak.has("dense") {
+            dense(&peak, &mut hardware)?;
+        }
         for (key, variant) in
             [("sparse", Variant::Sparse), ("fp16_accumulate", Variant::Fp16Accumulate), ("measured", Variant::Measured)]
         {
@@ -97,7 +99,7 @@ fn others(peak: &Section<'_>, key: &'static str, variant: Variant, into: &mut Ve
     let section = peak.section(key, &rate_keys(&[]))?;
     let source = section.source()?;
     for (precision, tera) in section.rates()? {
-        into.push(OtherRate { precision, variant, source: source.clone(), tera });
+        into.push(OtherRate::new(precision, variant, source.clone(), tera));
     }
     Ok(())
 }

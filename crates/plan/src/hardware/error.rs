@@ -26,6 +26,13 @@ pub enum HardwareError {
         /// The name as given.
         text: String,
     },
+    /// A file is no entry of the table.
+    File {
+        /// Its name.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A processor cannot be like this.
     BadOverride {
         /// Which number.
@@ -51,6 +58,7 @@ impl HardwareError {
                 let names: Vec<_> = super::Precision::ALL.iter().map(|precision| precision.name()).collect();
                 format!("one of {}", names.join(", "))
             }
+            Self::File { .. } => "`napkin bench --save cpu.toml` writes such a file".to_owned(),
             Self::BadOverride { what, .. } => format!("give a {what} above zero"),
         }
     }
@@ -66,6 +74,7 @@ impl fmt::Display for HardwareError {
             Self::UnknownPrecision { text } => {
                 write!(f, "`{text}` is no arithmetic of the hardware table")
             }
+            Self::File { file, problem } => write!(f, "`{file}` describes no device: {problem}"),
             Self::BadOverride { what, value } => {
                 write!(f, "a processor cannot have a {what} of {value}")
             }

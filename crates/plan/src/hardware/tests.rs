@@ -317,3 +317,41 @@ fn a_mistake_in_a_file_is_found() {
         assert_eq!(data::read(&good.replace(from, to)).unwrap_err(), message);
     }
 }
+
+#[test]
+fn a_measured_processor_is_written_and_read_back() {
+    let source = |document: &str| Source { document: document.to_owned(), date: "2026-11".to_owned() };
+    let cpu = Cpu {
+        cores: 2,
+        clock_ghz: 3.7123,
+        vector_bits: 512,
+        flop_per_cycle: vec![(Precision::Fp32, 32.0), (Precision::Bf16, 64.0), (Precision::Fp16, 31.25)],
+        source: source("a \"loop\" of \\ and\ttab"),
+    };
+    let memory = Memory {
+        kind: "main memory".to_owned(),
+        nominal: Bytes(25_276_559_360),
+        reported: Some((Bytes(25_276_559_360), source("MemTotal"))),
+        bandwidth: BytesPerSecond::new(41.5e9).unwrap(),
+        source: source("triad"),
+    };
+    let others = vec![OtherRate::new(Precision::Fp32, Variant::Measured, source("matrix product"), 0.2187)];
+    let hardware = Hardware::measured_cpu("AMD EPYC", "x86_64", cpu.clone(), memory.clone(), others).unwrap();
+    assert_eq!(hardware.peak(Precision::Bf16).unwrap().rate.get(), 2.0 * 3.7123 * 1e9 * 64.0);
+    let text = to_toml(&hardware).unwrap();
+    assert_eq!(Hardware::from_toml("cpu.toml", &text).unwrap(), hardware, "{text}");
+    let error = Hardware::from_toml("cpu.toml", &text.replace("cores", "core")).unwrap_err();
+    assert_eq!(error.to_string(), "`cpu.toml` describes no device: unknown key `core` in cpu");
+    let stopped = Cpu { clock_ghz: 0.0, ..cpu };
+    assert!(Hardware::measured_cpu("", "", stopped, memory, Vec::new()).is_err());
+}
+
+#[test]
+fn processors_of_the_table_are_written_and_read_back_and_accelerators_are_not() {
+    for hardware in table() {
+        match to_toml(hardware) {
+            Some(text) => assert_eq!(Hardware::from_toml(&hardware.name, &text).as_ref(), Ok(hardware)),
+            None => assert_ne!(hardware.kind, Kind::Cpu, "{}", hardware.name),
+        }
+    }
+}

@@ -14,7 +14,7 @@
 mod drive;
 mod log;
 mod predict;
-mod program;
+pub(crate) mod program;
 mod report;
 #[allow(clippy::module_inception)] // the noun is the run
 mod run;
