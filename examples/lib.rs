@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `strides` | shared storage, views, copies and what they cost |
 //! | `deep_linear` | the deep linear model: its bytes, its FLOP, and every optimizer at work |
+//! | `ledger` | the memory of a real configuration, predicted and measured |
 //! | `einops_attention` | attention in named axes, equal to the fused kernel |
 //!
 //! Each checks what it claims: a wrong number ends it with an error.
