@@ -5,13 +5,15 @@
 
 use nn::config::Config;
 use nn::optim::Hyper;
+use nn::schedule::{Decay, Schedule};
 use nn::step::Precision;
 use nn::training::{Labels, Training, TrainingOptions};
 use nn::{Profile, Recompute, families};
 use serde_json::Value;
 use tensor::{CastLists, DType, Device, Runtime, Tensor};
 
-/// Largest relative difference of a loss; PyTorch's own float32 and float64 are 3e-7 apart.
+/// Largest relative difference of a loss, and of the norm of all gradients. Losses in PyTorch's own float32 and float64
+/// are 3e-7 apart.
 const LOSS_TOLERANCE: f64 = 1e-4;
 /// Largest norm of the difference of a gradient, as a part of its norm; PyTorch's own float32 and float64 are 6e-7 apart.
 const GRADIENT_TOLERANCE: f64 = 1e-5;
@@ -61,8 +63,16 @@ impl Reference {
         }
     }
 
-    fn run(&self, name: &str) -> &Value {
-        self.0["runs"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap()
+    /// The rates of one of its runs.
+    fn schedule(&self, run: &Value) -> Schedule {
+        Schedule {
+            peak: self.hyper().lr,
+            floor: run["min_lr"].as_f64().unwrap(),
+            warmup_steps: run["warmup"].as_u64().unwrap(),
+            steps: 50,
+            decay: Decay::Cosine,
+            decay_steps: 0,
+        }
     }
 
     fn vocabulary(&self) -> u64 {
@@ -82,7 +92,7 @@ impl Reference {
         (0..b * s).map(token).collect()
     }
 
-    fn training(&self, profile: Profile) -> Training {
+    fn training(&self, profile: Profile, clip_norm: Option<f64>) -> Training {
         let text = serde_json::to_vec(&self.0["config"]).unwrap();
         let (config, problems) = Config::parse("config.json", &text);
         let loaded = families::load(&config.unwrap_or_else(|| panic!("{problems}")), None);
@@ -96,7 +106,7 @@ impl Reference {
             grad_accum_steps: 1,
             autocast: CastLists::Cpu,
             dropout: true,
-            clip_norm: None,
+            clip_norm,
             stochastic_rounding: false,
         };
         let runtime = Runtime::new(Device::Cpu);
@@ -123,20 +133,30 @@ impl Reference {
 #[track_caller]
 fn losses_equal(name: &str) {
     let reference = Reference::read(name);
-    let mut training = reference.training(Profile::Fused);
-    let expected = reference.run("constant")["losses"].as_array().unwrap();
-    assert_eq!(expected.len(), 50);
-    let mut worst = 0f64;
-    for (step, expected) in expected.iter().enumerate() {
-        let loss = reference.loss(&mut training, step as u64);
-        let (got, expected) = (loss.item().unwrap(), expected.as_f64().unwrap());
-        let off = (got - expected).abs() / expected;
-        assert!(off <= LOSS_TOLERANCE, "{name}, step {step}: loss {got}, PyTorch {expected}");
-        worst = worst.max(off);
-        training.backward(loss, 1.0).unwrap();
-        training.update(reference.hyper().lr).unwrap();
+    for run in reference.0["runs"].as_array().unwrap() {
+        let schedule = reference.schedule(run);
+        // Without clipping the norm is looked at all the same.
+        let clip = run["clip"].as_f64().unwrap_or(f64::INFINITY);
+        let mut training = reference.training(Profile::Fused, Some(clip));
+        let numbers = |key: &str| run[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap());
+        assert_eq!(numbers("losses").len(), 50);
+        let mut worst = 0f64;
+        for (step, (expected, expected_norm)) in (0..).zip(numbers("losses").zip(numbers("grad_norms"))) {
+            let loss = reference.loss(&mut training, step);
+            let got = loss.item().unwrap();
+            training.backward(loss, 1.0).unwrap();
+            let norm = training.update(schedule.lr(step + 1)).unwrap().grad_norm.unwrap();
+            let off = ((got - expected) / expected).abs();
+            let norm_off = ((norm - expected_norm) / expected_norm).abs();
+            assert!(
+                off <= LOSS_TOLERANCE && norm_off <= LOSS_TOLERANCE,
+                "{name} {}, step {step}: loss {got}, norm of the gradient {norm}; PyTorch {expected}, {expected_norm}",
+                run["name"]
+            );
+            worst = worst.max(off);
+        }
+        println!("{name} {}: losses within {worst:.1e}", run["name"]);
     }
-    println!("{name}: losses within {worst:.1e}");
 }
 
 /// Norm of the difference of two vectors, as a part of the norm of the second.
@@ -155,7 +175,7 @@ fn gradients_equal(name: &str) {
 #[track_caller]
 fn gradients_of_profile_equal(name: &str, profile: Profile) {
     let reference = Reference::read(name);
-    let mut training = reference.training(profile);
+    let mut training = reference.training(profile, None);
     let loss = reference.loss(&mut training, 0);
     training.backward(loss, 1.0).unwrap();
     let model = training.model();

@@ -172,7 +172,6 @@ impl Step {
             autocast: options.autocast,
             dropout: options.dropout,
             clip_norm: None,
-            stochastic_rounding: false,
         };
         let settings = Settings {
             training,
