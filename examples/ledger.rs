@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         autocast: CastLists::Cpu,
         dropout: false,
         clip_norm: Some(1.0),
+        stochastic_rounding: false,
     };
     let schedule = Schedule::constant(1e-3, 3);
     let settings =

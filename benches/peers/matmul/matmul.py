@@ -50,6 +50,12 @@ SHAPES += [
     ("logits: dy^T x", V, H, ROWS, True, False),
     ("head: q k^T", 256, 256, 64, False, True),
     ("head: p v", 256, 64, 256, False, False),
+    ("one row: x W", 1, 4 * H, H, False, False),
+    ("one row: x W^T", 1, 4 * H, H, False, True),
+    ("four rows: x W", 4, 4 * H, H, False, False),
+    ("four rows: x W^T", 4, 4 * H, H, False, True),
+    ("eight rows: x W", 8, 4 * H, H, False, False),
+    ("eight rows: x W^T", 8, 4 * H, H, False, True),
 ]
 
 
@@ -78,8 +84,7 @@ def peers(m, n, k, first, second):
 
     def rust(name, a, b, c):
         call = Call(m, n, k, a, *a_strides, b, *b_strides, c, THREADS)
-        function = getattr(library, name)
-        return lambda times: function(ctypes.byref(call), ctypes.c_size_t(times))
+        return lambda times: getattr(library, name)(ctypes.byref(call), ctypes.c_size_t(times))
 
     def python(function, a, b, c):
         a, b = (a.T if first else a), (b.T if second else b)

@@ -22,20 +22,25 @@ const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// One block of Philox-4x32-10: 128 random bits for a 128-bit counter under a 64-bit key, least significant words
 /// first.
 pub const fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    let mut round = 0;
-    while round < 10 {
-        let left = MULTIPLIERS[0] as u64 * counter[0] as u64;
-        let right = MULTIPLIERS[1] as u64 * counter[2] as u64;
-        counter = [
-            (right >> 32) as u32 ^ counter[1] ^ key[0],
-            right as u32,
-            (left >> 32) as u32 ^ counter[3] ^ key[1],
-            left as u32,
-        ];
-        key = [key[0].wrapping_add(KEY_STEPS[0]), key[1].wrapping_add(KEY_STEPS[1])];
-        round += 1;
+    let mut done = 0;
+    while done < 10 {
+        counter = round(counter, key);
+        key = next_key(key);
+        done += 1;
     }
     counter
+}
+
+#[inline(always)]
+const fn round(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let left = MULTIPLIERS[0] as u64 * counter[0] as u64;
+    let right = MULTIPLIERS[1] as u64 * counter[2] as u64;
+    [(right >> 32) as u32 ^ counter[1] ^ key[0], right as u32, (left >> 32) as u32 ^ counter[3] ^ key[1], left as u32]
+}
+
+#[inline(always)]
+const fn next_key(key: [u32; 2]) -> [u32; 2] {
+    [key[0].wrapping_add(KEY_STEPS[0]), key[1].wrapping_add(KEY_STEPS[1])]
 }
 
 /// What random numbers are for. Streams of one seed are independent, so that switching dropout off leaves the
@@ -131,13 +136,13 @@ impl Rng {
 
     /// Uniform in `0..1` on the grid of 2^-53.
     pub fn uniform_f64(&self, site: u64, i: u64) -> f64 {
-        (self.bits64(site, i) >> 11) as f64 * 2.0_f64.powi(-53)
+        let bits = self.bits64(site, i);
+        unit_f64(bits as u32, (bits >> 32) as u32)
     }
 
     /// True with probability `p`, to within 2^-32. Never for `p <= 0` or NaN, always for `p >= 1`.
     pub fn bernoulli(&self, site: u64, i: u64, p: f64) -> bool {
-        // The cast saturates, and takes NaN to zero.
-        u64::from(self.bits32(site, i)) < (p * 2.0_f64.powi(32)) as u64
+        u64::from(self.bits32(site, i)) < threshold(p)
     }
 
     /// Standard normal, by the Box-Muller transform of 32-bit uniforms: magnitudes reach 6.66.
@@ -172,37 +177,136 @@ impl Rng {
         self.fill(site, first, out, |words| normals(words).map(|z| z as f32));
     }
 
-    fn fill(&self, site: u64, first: u64, out: &mut [f32], of: impl Fn([u32; 4]) -> [f32; 4]) {
-        let lead = (first % 4) as usize;
-        let (head, body) = out.split_at_mut(((4 - lead) % 4).min(out.len()));
+    /// [`normal`](Self::normal) of elements `first..first + out.len()`: the same numbers.
+    pub fn fill_normal_f64(&self, site: u64, first: u64, out: &mut [f64]) {
+        self.fill(site, first, out, normals);
+    }
+
+    /// [`uniform_f64`](Self::uniform_f64) of elements `first..first + out.len()`: the same numbers.
+    pub fn fill_uniform_f64(&self, site: u64, first: u64, out: &mut [f64]) {
+        self.fill(site, first, out, |[a, b, c, d]| [unit_f64(a, b), unit_f64(c, d)]);
+    }
+
+    /// [`bernoulli`](Self::bernoulli) of elements `first..first + out.len()`, 1 for true.
+    pub fn fill_bernoulli(&self, site: u64, first: u64, p: f64, out: &mut [u8]) {
+        let threshold = threshold(p);
+        self.fill(site, first, out, |words| words.map(|word| u8::from(u64::from(word) < threshold)));
+    }
+
+    /// Elements `first..first + out.len()`, of which each block gives `E`.
+    fn fill<T: Copy + Default, const E: usize>(
+        &self,
+        site: u64,
+        first: u64,
+        out: &mut [T],
+        of: impl Fn([u32; 4]) -> [T; E],
+    ) {
+        let lead = (first % E as u64) as usize;
+        let (head, body) = out.split_at_mut(((E - lead) % E).min(out.len()));
         if !head.is_empty() {
-            let values = of(self.block(site, first / 4));
+            let values = of(self.block(site, first / E as u64));
             head.copy_from_slice(&values[lead..lead + head.len()]);
         }
-        for (block, chunk) in (first.div_ceil(4)..).zip(body.chunks_mut(4)) {
+        let mut block = first.div_ceil(E as u64);
+        let mut groups = body.chunks_exact_mut(SIDE_BY_SIDE * E);
+        for group in &mut groups {
+            vectorized(
+                #[inline(always)]
+                || {
+                    let words = self.blocks(site, block);
+                    let mut values = [[T::default(); SIDE_BY_SIDE]; E];
+                    for i in 0..SIDE_BY_SIDE {
+                        let here = of(words.map(|word| word[i]));
+                        for (values, value) in values.iter_mut().zip(here) {
+                            values[i] = value;
+                        }
+                    }
+                    for (i, to) in group.chunks_exact_mut(E).enumerate() {
+                        for (to, values) in to.iter_mut().zip(&values) {
+                            *to = values[i];
+                        }
+                    }
+                },
+            );
+            block += SIDE_BY_SIDE as u64;
+        }
+        for (block, chunk) in (block..).zip(groups.into_remainder().chunks_mut(E)) {
             chunk.copy_from_slice(&of(self.block(site, block))[..chunk.len()]);
         }
     }
+
+    /// The words of [`block`](Self::block) for as many blocks: first all first ones, and so on.
+    #[allow(clippy::needless_range_loop)] // one index for four arrays: what the compiler makes vectors of
+    #[inline(always)]
+    fn blocks(&self, site: u64, first: u64) -> [[u32; SIDE_BY_SIDE]; 4] {
+        let mut counter = [[0; SIDE_BY_SIDE]; 4];
+        for i in 0..SIDE_BY_SIDE {
+            let block = first + i as u64;
+            counter[0][i] = block as u32;
+            counter[1][i] = (block >> 32) as u32;
+            counter[2][i] = site as u32;
+            counter[3][i] = (site >> 32) as u32;
+        }
+        let mut key = self.key;
+        for _ in 0..10 {
+            for i in 0..SIDE_BY_SIDE {
+                let words = round([counter[0][i], counter[1][i], counter[2][i], counter[3][i]], key);
+                for (counter, word) in counter.iter_mut().zip(words) {
+                    counter[i] = word;
+                }
+            }
+            key = next_key(key);
+        }
+        counter
+    }
+}
+
+/// Blocks computed side by side: the compiler makes vectors of them.
+const SIDE_BY_SIDE: usize = 16;
+
+/// Compiles the closure for the best vector instructions there are.
+#[inline]
+fn vectorized<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "cpu")]
+    return crate::cpu::simd::vectorized(f);
+    #[cfg(not(feature = "cpu"))]
+    f()
+}
+
+/// Of 2^32 words, so many are below with probability `p`. The cast saturates, and takes NaN to zero.
+fn threshold(p: f64) -> u64 {
+    (p * 2.0_f64.powi(32)) as u64
+}
+
+/// The upper 53 bits of two words as a fraction.
+#[inline(always)]
+fn unit_f64(low: u32, high: u32) -> f64 {
+    // In two parts, each exact, as their sum is: vectors convert 32 bits at once.
+    f64::from(high) * 2.0_f64.powi(-32) + f64::from(low >> 11) * 2.0_f64.powi(-53)
 }
 
 /// The upper 24 bits as a fraction; an `f32` holds them exactly.
+#[inline(always)]
 fn unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 * 2.0_f32.powi(-24)
 }
 
 /// Four standard normals from one block.
+#[inline(always)]
 fn normals(words: [u32; 4]) -> [f64; 4] {
-    let unit = 2.0_f64.powi(-32);
-    let pair = |radius: u32, angle: u32| {
-        // In (0, 1]: the logarithm stays finite.
-        let u = (f64::from(radius) + 1.0) * unit;
-        let length = (-2.0 * math::ln(u)).sqrt();
-        let (sin, cos) = math::sin_cos_turns(f64::from(angle) * unit);
-        [length * cos, length * sin]
-    };
-    let [a, b] = pair(words[0], words[1]);
-    let [c, d] = pair(words[2], words[3]);
+    let [a, b] = normal_pair(words[0], words[1]);
+    let [c, d] = normal_pair(words[2], words[3]);
     [a, b, c, d]
+}
+
+#[inline(always)]
+fn normal_pair(radius: u32, angle: u32) -> [f64; 2] {
+    let unit = 2.0_f64.powi(-32);
+    // In (0, 1]: the logarithm stays finite.
+    let u = (f64::from(radius) + 1.0) * unit;
+    let length = (-2.0 * math::ln(u)).sqrt();
+    let (sin, cos) = math::sin_cos_turns(f64::from(angle) * unit);
+    [length * cos, length * sin]
 }
 
 /// A standard normal conditioned on an interval, prepared once for many elements.

@@ -172,6 +172,7 @@ impl Step {
             autocast: options.autocast,
             dropout: options.dropout,
             clip_norm: None,
+            stochastic_rounding: false,
         };
         let settings = Settings {
             training,

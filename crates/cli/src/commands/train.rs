@@ -14,7 +14,7 @@ use tensor::{CastLists, DType};
 use train::checkpoint::{self, Checkpoint, Keep, Latest, Store};
 use train::data::{BUILTIN_NAME, OpenOptions, Order, Span, TokenFile};
 use train::run::{self, Pace, Run, Settings, Start};
-use units::{Diagnostic, Diagnostics};
+use units::{Diagnostic, Diagnostics, FlopPerSecond};
 
 use crate::parse::{Reader, count, positive, some};
 use crate::progress::Progress;
@@ -186,6 +186,11 @@ impl Train {
         let predicted = read.take(predicted);
         let (predicted, peak) = read.finish(predicted.map(|predicted| (predicted, peak)))?;
 
+        let peak = peak.or_else(|| {
+            let measured = train::bench::Peak::measure(threads as usize);
+            let dtype = settings.training.precision.matmul_dtype();
+            FlopPerSecond::new(measured.rate_or_fp32(train::bench::precision(dtype))).ok()
+        });
         let dir = self.folder(&model)?;
         let keep = Keep { last: usize::try_from(keep).unwrap_or(usize::MAX), best: true };
         let config = config_text(&model, from.as_ref());

@@ -89,8 +89,13 @@ impl Input<'_> {
 
     /// The elements from the first one on, whatever their dtype, unless they are written over.
     pub fn typed(&self) -> Option<Typed<'_>> {
+        self.elements_from(self.layout.offset())
+    }
+
+    /// The elements of the storage from `offset` on; as [`Input::typed`] otherwise.
+    pub fn elements_from(&self, offset: u64) -> Option<Typed<'_>> {
         match &self.source {
-            Source::Own(buffer) => Some(Typed::new(self.dtype, buffer.slice()).from(self.layout.offset() as usize)),
+            Source::Own(buffer) => Some(Typed::new(self.dtype, buffer.slice()).from(offset as usize)),
             Source::Output(_) => None,
         }
     }

@@ -4,7 +4,7 @@
 //! first-level cache. Operands of other dtypes, or with strides, are brought there first; contiguous f32 is used where it
 //! lies.
 
-use super::args::{Args, Input, Output};
+use super::args::{Args, Input};
 use super::nest::Nest;
 use super::simd::vectorized;
 use super::typed::{Real, Typed, TypedMut};
@@ -27,13 +27,16 @@ const GROUP: usize = 64;
 /// Elements of one piece of work for a thread.
 pub const CHUNK: usize = 1 << 15;
 
-/// The type the plain kernels would compute in: the widest float among the operands; `None` if there is none.
+/// The type the plain kernels would compute in: the widest float among the operands. Without floats, truth values of
+/// small integers come out right in f32; `None` for the others.
 pub fn compute_dtype(args: &Args<'_>) -> Option<DType> {
     let dtypes = args.inputs.iter().map(|x| x.dtype).chain(args.outputs.iter().map(|x| x.dtype));
     if dtypes.clone().any(|d| d == DType::F64) {
         Some(DType::F64)
     } else {
-        dtypes.clone().any(DType::is_float).then_some(DType::F32)
+        let small = |d| matches!(d, DType::Bool | DType::U8 | DType::U16);
+        let truths = args.outputs.iter().all(|x| x.dtype.is_bool()) && dtypes.clone().all(small);
+        (truths || dtypes.clone().any(DType::is_float)).then_some(DType::F32)
     }
 }
 
@@ -67,9 +70,20 @@ pub fn map_inputs<const I: usize, const O: usize>(
     inputs: [usize; I],
     formula: &impl Map<I, O>,
 ) -> bool {
+    let views = inputs.map(|i| (i, args.inputs[i].layout));
+    map_views(args, views, args.outputs[0].layout, formula)
+}
+
+/// [`map`] of views: each input with the layout to be read, and the layout to be written, a part of the only output.
+pub fn map_views<const I: usize, const O: usize>(
+    args: &mut Args<'_>,
+    inputs: [(usize, &Layout); I],
+    output: &Layout,
+    formula: &impl Map<I, O>,
+) -> bool {
     match compute_dtype(args) {
-        Some(DType::F64) => run::<f64, I, O>(args, inputs, &|x, y| apply(formula, x, y)),
-        Some(_) => run::<f32, I, O>(args, inputs, &|x, y| {
+        Some(DType::F64) => run::<f64, I, O>(args, inputs, output, &|x, y| apply(formula, x, y)),
+        Some(_) => run::<f32, I, O>(args, inputs, output, &|x, y| {
             vectorized(
                 #[inline(always)]
                 || apply(formula, x, y),
@@ -137,8 +151,8 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn of(input: &'a Input<'_>) -> Self {
-        match (input.typed(), input.output()) {
+    fn of(input: &'a Input<'_>, view: &Layout) -> Self {
+        match (input.elements_from(view.offset()), input.output()) {
             (Some(typed), _) => Self::Read(typed),
             (None, j) => Self::Output(j.unwrap_or(0)),
         }
@@ -147,20 +161,25 @@ impl<'a> Source<'a> {
 
 fn run<C: Real, const I: usize, const O: usize>(
     args: &mut Args<'_>,
-    inputs: [usize; I],
+    inputs: [(usize, &Layout); I],
+    output: &Layout,
     kernel: Kernel<'_, C, I, O>,
 ) -> bool {
     let Args { inputs: all, outputs } = args;
-    let layout = outputs[0].layout;
-    let alike = |other: &Layout| other.shape() == layout.shape() && other.strides() == layout.strides();
+    let alike = |other: &Layout| other.shape() == output.shape() && other.strides() == output.strides();
     let backwards = |layout: &Layout| layout.strides().iter().any(|&stride| stride < 0);
-    let odd = backwards(layout) || inputs.iter().any(|&i| backwards(all[i].layout));
+    let odd = backwards(output) || inputs.iter().any(|(_, view)| backwards(view));
     if odd || !outputs[1..O].iter().all(|o| alike(o.layout)) {
         return false;
     }
-    let nest = Nest::new(layout, inputs.map(|i| all[i].layout));
-    let sources = inputs.map(|i| Source::of(&all[i]));
-    let mut targets = outputs.iter_mut().map(Output::typed);
+    let nest = Nest::new(output, inputs.map(|(_, view)| view));
+    let sources = inputs.map(|(i, view)| Source::of(&all[i], view));
+    let mut targets = outputs.iter_mut().map(|o| {
+        let before = output.offset().saturating_sub(o.layout.offset());
+        let mut target = o.typed();
+        target.take(if O == 1 { before as usize } else { 0 });
+        target
+    });
     let targets = from_fn(|_| targets.next().expect("there are as many outputs"));
     over_blocks(&nest, sources, targets, kernel);
     true
@@ -253,24 +272,25 @@ fn piece<C: Real, const I: usize, const O: usize>(
     });
 }
 
-/// [`map`] of a formula that depends on a variant of an enum, compiled once for each so that no element looks at it:
-/// `map_variant!(args, op: Op, op.kind in Kind { A, B }, |op, kind, [x, y]| expression, 2 inputs)`.
-macro_rules! map_variant {
-    ($args:expr, $self:ident: $type:ty, $of:expr, in $kinds:ident { $($variant:ident),* },
-     |$op:pat_param, $kind:ident, $x:tt| $formula:expr, $inputs:literal inputs) => {
-        match $of {
+/// Runs `$run` with a formula `$f` that depends on a variant of an enum, compiled once for each so that no element looks
+/// at it: `for_variant!(op: Op, op.kind in Kind { A, B }, |op, kind, [x, y]| [results]: 2 to 1, f => map(args, &f))`.
+macro_rules! for_variant {
+    ($self:ident: $type:ty, $of:ident.$field:ident in $kinds:ident { $($variant:ident),* },
+     |$op:pat_param, $kind:ident, $x:tt| $formula:expr, $inputs:literal to $outputs:literal, $f:ident => $run:expr) => {
+        match $of.$field {
             $($kinds::$variant => {
                 struct Formula<'a>(&'a $type);
-                impl $crate::cpu::elementwise::Map<$inputs, 1> for Formula<'_> {
+                impl $crate::cpu::elementwise::Map<$inputs, $outputs> for Formula<'_> {
                     #[inline(always)]
-                    fn of<T: Num>(&self, $x: [T; $inputs]) -> [T; 1] {
+                    fn of<T: Num>(&self, $x: [T; $inputs]) -> [T; $outputs] {
                         let ($op, $kind) = (self.0, $kinds::$variant);
-                        [$formula]
+                        $formula
                     }
                 }
-                $crate::cpu::elementwise::map($args, &Formula($self))
+                let $f = Formula($self);
+                $run
             })*
         }
     };
 }
-pub(crate) use map_variant;
+pub(crate) use for_variant;

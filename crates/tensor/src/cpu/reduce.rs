@@ -203,7 +203,7 @@ pub fn over_dims<C: Real>(args: &mut Args<'_>, dims: &[u8], finish: impl Fn(C) -
 }
 
 /// Elements in row-major order as numbers; `typed` begins at the first one.
-fn gathered<C: Real>(typed: Typed<'_>, layout: &Layout) -> Vec<C> {
+pub(super) fn gathered<C: Real>(typed: Typed<'_>, layout: &Layout) -> Vec<C> {
     let mut to = vec![C::zero(); layout.elements() as usize];
     if let Some((&width, &stride)) = layout.shape().last().zip(layout.strides().last()) {
         let starts = layout.positions().step_by((width as usize).max(1));

@@ -1,7 +1,8 @@
 //! Operands as rows along the last dimension, and work on rows shared out to threads.
 
-use super::args::Input;
+use super::args::{Args, Input};
 use super::elementwise::CHUNK;
+use super::simd::vectorized;
 use super::typed::{Real, Typed, TypedMut};
 use crate::layout::Layout;
 use rayon::prelude::*;
@@ -95,6 +96,22 @@ pub fn vector<'a, C: Real>(input: &'a Input<'_>) -> Option<Cow<'a, [C]>> {
     Some(Cow::Owned(numbers))
 }
 
+/// All elements in row-major order as numbers. `None` if they are written over.
+pub fn dense<'a, C: Real>(input: &'a Input<'_>) -> Option<Cow<'a, [C]>> {
+    let typed = input.typed()?;
+    if let (Some(slice), true) = (C::slice(&typed), input.layout.is_contiguous()) {
+        return Some(Cow::Borrowed(&slice[..input.elements()]));
+    }
+    Some(Cow::Owned(super::reduce::gathered(typed, input.layout)))
+}
+
+/// The first element of an operand as a number. `None` if it is written over.
+pub fn first<C: Real>(input: &Input<'_>) -> Option<C> {
+    let mut number = [C::zero()];
+    input.typed()?.read(0, 1, &mut number);
+    Some(number[0])
+}
+
 /// Integers of an operand in row-major order. `None` if it is written over.
 pub fn integers(input: &Input<'_>) -> Option<Vec<i64>> {
     let typed = input.typed()?;
@@ -156,4 +173,52 @@ pub fn put<C: Real>(output: &mut TypedMut<'_>, from: usize, len: usize, buffer: 
     if C::slice_mut(output).is_none() {
         output.write(from, 1, &buffer[..len]);
     }
+}
+
+/// Runs a kernel on each row of some inputs and of the output, which is row-major. `None`, and nothing written, if an input
+/// is written over.
+pub fn map_rows<C: Real, const I: usize>(
+    args: &mut Args<'_>,
+    inputs: [usize; I],
+    kernel: impl Fn([&[C]; I], &mut [C]) + Sync,
+) -> Option<()> {
+    let Args { inputs: all, outputs } = args;
+    let rows: SmallVec<[Rows<'_>; 2]> = inputs.iter().map(|&i| Rows::of(&all[i])).collect::<Option<_>>()?;
+    let width = rows[0].width();
+    let count = outputs[0].elements() / width.max(1);
+    if !outputs[0].layout.is_contiguous() {
+        return None;
+    }
+    in_pieces(count, rows_per_piece(width), [(outputs[0].typed(), width)], |first, count, [mut out]| {
+        let mut buffers: [Vec<C>; I] = std::array::from_fn(|_| vec![C::zero(); width]);
+        let mut block = vec![C::zero(); width];
+        for r in 0..count {
+            let mut each = rows.iter().zip(&mut buffers);
+            let x = std::array::from_fn(|_| {
+                let (rows, buffer) = each.next().expect("a buffer for each input");
+                rows.get(first + r, 0, width, buffer)
+            });
+            let y = place(&mut out, r * width, width, &mut block);
+            vectorized(
+                #[inline(always)]
+                || kernel(x, y),
+            );
+            put(&mut out, r * width, width, &block);
+        }
+    });
+    Some(())
+}
+
+/// Writes one number for each row of input 0. `None`, and nothing written, if it is written over.
+pub fn fold_rows<C: Real>(args: &mut Args<'_>, kernel: impl Fn(&[C]) -> C + Sync) -> Option<()> {
+    let Args { inputs, outputs } = args;
+    let rows = Rows::of(&inputs[0])?;
+    let (width, count) = (rows.width(), outputs[0].elements());
+    in_pieces(count, rows_per_piece(width), [(outputs[0].typed(), 1)], |first, count, [mut out]| {
+        let mut buffer = vec![C::zero(); width];
+        for r in 0..count {
+            out.write(r, 1, &[kernel(rows.get(first + r, 0, width, &mut buffer))]);
+        }
+    });
+    Some(())
 }

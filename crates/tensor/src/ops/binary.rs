@@ -4,7 +4,7 @@ use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::apply::apply_reusing;
 use crate::autograd::{Back, Grads};
 #[cfg(feature = "cpu")]
-use crate::cpu::{Args, elementwise::map_variant};
+use crate::cpu::{Args, elementwise::{for_variant, map}};
 use crate::dtype::{DType, promote};
 use crate::error::{Error, Result};
 use crate::kernel::{Array, Data, Num};
@@ -150,11 +150,10 @@ impl Rule for Binary {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(map_variant!(
-            args, self: Binary, self.kind,
-            in BinaryKind { Add, Sub, Mul, Div, Max, Less, LessEqual, Equal, NotEqual, And, Or },
-            |_, kind, [a, b]| kind.compute(a, b), 2 inputs
-        ))
+        Ok(for_variant!(
+ self: Binary, self.kind in BinaryKind { Add, Sub, Mul, Div, Max, Less, LessEqual, Equal, NotEqual, And, Or },
+ |_, kind, [a, b]| [kind.compute(a, b)], 2 to 1, f => map(args, &f)
+))
     }
 
     fn saves(&self, needs: Needs) -> Saves {

@@ -2,6 +2,8 @@
 
 use super::{Op, Outs, Rule, one_fresh};
 use crate::apply::apply_on;
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::CHUNK, rows::in_pieces, simd::vectorized};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -101,6 +103,41 @@ impl Rule for Create {
         }
         Ok(())
     }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let fill: Filler<'_> = match &self.fill {
+            Fill::Full(x) => Box::new(|_, to| to.fill(*x)),
+            Fill::Arange { start, step } => Box::new(move |first, to| {
+                for (i, to) in to.iter_mut().enumerate() {
+                    *to = start + (first + i) as f64 * step;
+                }
+            }),
+            Fill::Data(Some(values)) => {
+                let values: &[f64] = values;
+                Box::new(move |first, to| to.copy_from_slice(&values[first..first + to.len()]))
+            }
+            Fill::Data(None) => return Ok(true),
+            Fill::Random { kind, site, rng } => fill_random(*kind, *site, *rng)?,
+        };
+        let output = &mut args.outputs[0];
+        let (count, whole) = (output.elements(), !output.dtype.is_float());
+        in_pieces(count, CHUNK, [(output.typed(), 1)], |first, count, [mut to]| {
+            let mut block = [0.0; BLOCK];
+            for start in (0..count).step_by(BLOCK) {
+                let block = &mut block[..BLOCK.min(count - start)];
+                fill(first + start, block);
+                if whole {
+                    // Before a truth value is made of it, a fraction is cut off.
+                    for x in block.iter_mut() {
+                        *x = x.trunc();
+                    }
+                }
+                to.write(start, 1, block);
+            }
+        });
+        Ok(true)
+    }
 }
 
 /// The generator of element `i`.
@@ -109,12 +146,62 @@ fn random(kind: Random, site: u64, rng: Rng) -> Result<Box<dyn Fn(usize) -> f64>
         Random::Uniform(low, high) => Box::new(move |i| low + (high - low) * rng.uniform_f64(site, i as u64)),
         Random::Normal(mean, std) => Box::new(move |i| mean + std * rng.normal(site, i as u64)),
         Random::TruncatedNormal(mean, std, cut) => {
-            let shape = TruncatedNormal::new(-cut, cut)
-                .map_err(|e| Error::Argument { op: "truncated_normal", what: e.to_string() })?;
+            let shape = truncated(cut)?;
             Box::new(move |i| mean + std * rng.truncated_normal(site, i as u64, &shape))
         }
         Random::Bernoulli(p) => Box::new(move |i| f64::from(u8::from(rng.bernoulli(site, i as u64, p)))),
     })
+}
+
+/// Writes the elements from one on.
+#[cfg(feature = "cpu")]
+type Filler<'a> = Box<dyn Fn(usize, &mut [f64]) + Sync + 'a>;
+
+/// Numbers made at once: as many as stay in the first-level cache.
+#[cfg(feature = "cpu")]
+const BLOCK: usize = 1024;
+
+/// Writes the elements from one on: the numbers of [`random`].
+#[cfg(feature = "cpu")]
+fn fill_random(kind: Random, site: u64, rng: Rng) -> Result<Filler<'static>> {
+    /// `mean + std x`, as it is rounded there.
+    fn scale(to: &mut [f64], mean: f64, std: f64) {
+        vectorized(
+            #[inline(always)]
+            || to.iter_mut().for_each(|x| *x = mean + std * *x),
+        );
+    }
+    Ok(match kind {
+        Random::Uniform(low, high) => Box::new(move |first, to| {
+            rng.fill_uniform_f64(site, first as u64, to);
+            scale(to, low, high - low);
+        }),
+        Random::Normal(mean, std) => Box::new(move |first, to| {
+            rng.fill_normal_f64(site, first as u64, to);
+            scale(to, mean, std);
+        }),
+        Random::TruncatedNormal(mean, std, cut) => {
+            let shape = truncated(cut)?;
+            Box::new(move |first, to| {
+                for (i, to) in to.iter_mut().enumerate() {
+                    *to = mean + std * rng.truncated_normal(site, (first + i) as u64, &shape);
+                }
+            })
+        }
+        Random::Bernoulli(p) => Box::new(move |first, to| {
+            let mut bits = [0; BLOCK];
+            let bits = &mut bits[..to.len()];
+            rng.fill_bernoulli(site, first as u64, p, bits);
+            for (to, &bit) in to.iter_mut().zip(&*bits) {
+                *to = f64::from(bit);
+            }
+        }),
+    })
+}
+
+/// Standard normal cut at `cut` on both sides.
+fn truncated(cut: f64) -> Result<TruncatedNormal> {
+    TruncatedNormal::new(-cut, cut).map_err(|e| Error::Argument { op: "truncated_normal", what: e.to_string() })
 }
 
 impl Runtime {

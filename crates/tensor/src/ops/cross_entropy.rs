@@ -192,9 +192,7 @@ fn backward<C: Real>(op: &CrossEntropyBackward, args: &mut Args<'_>, columns: &[
     let (logits, lse) = (Rows::of(&inputs[0])?, rows::vector::<C>(&inputs[2])?);
     let number = |at: usize| rows::vector::<C>(&inputs[at]);
     let loss = if op.loss {
-        let mut loss = [C::zero()];
-        inputs[3].typed()?.read(0, 1, &mut loss);
-        op.of.reduction.finish(loss[0], C::from_f64(valid(columns)))
+        op.of.reduction.finish(rows::first(&inputs[3])?, C::from_f64(valid(columns)))
     } else {
         C::zero()
     };

@@ -4,7 +4,10 @@ use super::unary::need_float;
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
 #[cfg(feature = "cpu")]
-use crate::cpu::{Args, elementwise::{Map, map}};
+use crate::cpu::{Args, elementwise::{CHUNK, Map, in_compute_dtype, map},
+    rows::{in_pieces, place, put},
+    simd::vectorized,
+    typed::{Real, TypedMut},};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -69,6 +72,11 @@ impl Rule for Dropout {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(in_compute_dtype!(args, C => self.forward::<C>(args)))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves::outputs(0b10)
     }
@@ -88,6 +96,45 @@ impl Rule for Dropout {
 pub struct DropoutBackward {
     /// Probability that an element was dropped.
     pub p: f64,
+}
+
+#[cfg(feature = "cpu")]
+impl Dropout {
+    /// Elements are counted in row-major order: other layouts are left to the plain kernel.
+    fn forward<C: Real>(&self, args: &mut Args<'_>) -> Option<()> {
+        const BLOCK: usize = 1024;
+        let Args { inputs, outputs } = args;
+        let source = inputs[0].typed()?;
+        if !inputs[0].layout.is_contiguous() || outputs.iter().any(|o| !o.layout.is_contiguous()) {
+            return None;
+        }
+        let count = outputs[0].elements();
+        let mut typed = outputs.iter_mut().map(crate::cpu::Output::typed);
+        let targets = [(typed.next()?, 1), (typed.next()?, 1)];
+        let factor = C::from_f64(scale(self.p));
+        in_pieces(count, CHUNK, targets, |first, count, [mut out, mask]| {
+            let TypedMut::Bool(mask) = mask else { unreachable!("the mask is bool") };
+            let (mut buffer, mut block) = ([C::zero(); BLOCK], [C::zero(); BLOCK]);
+            for start in (0..count).step_by(BLOCK) {
+                let len = BLOCK.min(count - start);
+                let mask = &mut mask[start..start + len];
+                self.rng.fill_bernoulli(self.site, (first + start) as u64, 1.0 - self.p, mask);
+                let x = &mut buffer[..len];
+                source.read(first + start, 1, x);
+                let y = place(&mut out, start, len, &mut block);
+                vectorized(
+                    #[inline(always)]
+                    || {
+                        for ((y, &x), &left) in y.iter_mut().zip(&*x).zip(&*mask) {
+                            *y = x * if left == 0 { C::zero() } else { factor };
+                        }
+                    },
+                );
+                put(&mut out, start, len, &block);
+            }
+        });
+        Some(())
+    }
 }
 
 #[cfg(feature = "cpu")]

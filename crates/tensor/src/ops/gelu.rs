@@ -4,7 +4,7 @@ use super::unary::one_like;
 use super::{Needs, Op, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
 #[cfg(feature = "cpu")]
-use crate::cpu::{Args, elementwise::map_variant};
+use crate::cpu::{Args, elementwise::{for_variant, map}};
 use crate::error::Result;
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -106,7 +106,10 @@ impl Rule for Gelu {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(map_variant!(args, self: Gelu, self.form, in GeluForm { Erf, Tanh }, |_, form, [x]| form.value(x), 1 inputs))
+        Ok(for_variant!(
+ self: Gelu, self.form in GeluForm { Erf, Tanh },
+ |_, form, [x]| [form.value(x)], 1 to 1, f => map(args, &f)
+))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -153,7 +156,10 @@ impl Rule for GeluBackward {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(map_variant!(args, self: GeluBackward, self.form, in GeluForm { Erf, Tanh }, |_, form, [g, x]| g * form.value_and_slope(x).1, 2 inputs))
+        Ok(for_variant!(
+ self: GeluBackward, self.form in GeluForm { Erf, Tanh },
+ |_, form, [g, x]| [g * form.value_and_slope(x).1], 2 to 1, f => map(args, &f)
+))
     }
 }
 

@@ -3,6 +3,10 @@
 use super::softmax::{for_each_row, infer_backward, infer_forward, largest};
 use super::{Needs, Op, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, rows::map_rows, reduce::{max, sum, sums},
+    typed::Real,
+};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Data, Num};
@@ -64,6 +68,20 @@ impl Rule for LogSoftmax {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let last = self.dim + 1 == args.inputs[0].layout.rank();
+        Ok(last
+            && in_compute_dtype!(args, C => map_rows::<C, 1>(args, [0], #[inline(always)] |[x], y| {
+                let max = max(x);
+                let [sum] = sums([x], #[inline(always)] |[x]| [C::lower((x - max).lift().exp())]);
+                let log = sum.ln();
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = x - max - log;
+                }
+            })))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves::outputs(1)
     }
@@ -101,6 +119,18 @@ impl Rule for LogSoftmaxBackward {
             }
         });
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let last = self.dim + 1 == args.inputs[0].layout.rank();
+        Ok(last
+            && in_compute_dtype!(args, C => map_rows::<C, 2>(args, [0, 1], #[inline(always)] |[g, y], dx| {
+                let sum = sum(g);
+                for ((dx, &g), &y) in dx.iter_mut().zip(g).zip(y) {
+                    *dx = g - C::lower(y.lift().exp()) * sum;
+                }
+            })))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, rows::fold_rows, reduce::LogSumExp as Sum};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -50,6 +52,18 @@ impl Rule for LogSumExp {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let last = self.dim + 1 == args.inputs[0].layout.rank();
+        Ok(last
+            && in_compute_dtype!(args, C => fold_rows::<C>(args, |x| {
+                let mut sum = Sum::none();
+                sum.add(x);
+                // From infinity nothing can be subtracted: inf - inf is NaN.
+                if sum.max().to_f64() == f64::INFINITY { sum.max() } else { C::from_f64(sum.ln()) }
+            })))
     }
 
     fn saves(&self, _: Needs) -> Saves {

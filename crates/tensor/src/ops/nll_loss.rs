@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Out, Outs, Rule, Saves, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, rows, rows::{in_pieces, rows_per_piece, Rows}, typed::Real};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -121,6 +123,14 @@ impl Rule for NllLoss {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let size = args.inputs[0].layout.shape()[1] as usize;
+        let Some(targets) = rows::integers(&args.inputs[1]) else { return Ok(false) };
+        let columns = columns(self.name(), &targets, self.ignore_index, size)?;
+        Ok(in_compute_dtype!(args, C => self.forward::<C>(args, &columns)))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         // The log-probabilities are kept although only their shape is used: the reference framework does so, and they are
         // the result of log_softmax, which keeps them anyway.
@@ -169,6 +179,46 @@ impl Rule for NllLossBackward {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let size = args.inputs[1].layout.shape()[1] as usize;
+        let Some(targets) = rows::integers(&args.inputs[2]) else { return Ok(false) };
+        let columns = columns(self.name(), &targets, self.of.ignore_index, size)?;
+        Ok(in_compute_dtype!(args, C => self.backward::<C>(args, &columns)))
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl NllLoss {
+    fn forward<C: Real>(&self, args: &mut Args<'_>, columns: &[Option<usize>]) -> Option<()> {
+        let Args { inputs, outputs } = args;
+        let x = Rows::of(&inputs[0])?;
+        let picked = columns.iter().enumerate().filter_map(|(r, &column)| Some(x.element::<C>(r, column?).to_f64()));
+        let (sum, count) = (-picked.sum::<f64>(), valid(columns));
+        outputs[0].typed().write(0, 1, &[self.reduction.finish(sum, count)]);
+        outputs[1].typed().write(0, 1, &[count]);
+        Some(())
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl NllLossBackward {
+    fn backward<C: Real>(&self, args: &mut Args<'_>, columns: &[Option<usize>]) -> Option<()> {
+        let Args { inputs, outputs } = args;
+        let number = |at: usize| rows::first::<C>(&inputs[at]);
+        let value = self.of.reduction.finish(-number(0)?, number(3)?);
+        let size = inputs[1].layout.shape()[1] as usize;
+        in_pieces(columns.len(), rows_per_piece(size), [(outputs[0].typed(), size)], |first, count, [mut out]| {
+            out.fill_zero();
+            for r in 0..count {
+                if let Some(c) = columns[first + r] {
+                    out.write(r * size + c, 1, &[value]);
+                }
+            }
+        });
+        Some(())
     }
 }
 

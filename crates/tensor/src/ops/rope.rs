@@ -3,6 +3,8 @@
 use super::unary::need_float;
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, rows::{self, in_pieces, place, put, rows_per_piece}, simd::vectorized, typed::Real};
 use crate::error::{Error, Result};
 use crate::kernel::{Array, Data, Num};
 use crate::layout::elementwise_layout;
@@ -110,6 +112,11 @@ impl Rule for Rope {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(in_compute_dtype!(args, C => self.rotate::<C>(args)))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves::inputs(0b110)
     }
@@ -121,6 +128,80 @@ impl Rule for Rope {
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
         let op = Self { inverse: !self.inverse, ..self.clone() };
         Ok(smallvec![Some(Tensor::op(op, &[back.grad()?, back.input(1)?, back.input(2)?])?), None, None])
+    }
+}
+
+#[cfg(feature = "cpu")]
+impl Rope {
+    /// The heads in the memory order of the result.
+    fn rotate<C: Real>(&self, args: &mut Args<'_>) -> Option<()> {
+        let Args { inputs, outputs } = args;
+        let (from, to) = (inputs[0].layout, outputs[0].layout);
+        let (x, shape, steps) = (inputs[0].typed()?, from.shape(), from.strides());
+        let (heads, s, d) = (shape[1] as usize, shape[2] as usize, shape[3] as usize);
+        let mut order = [0, 1, 2];
+        order.sort_by_key(|&dim| std::cmp::Reverse((to.strides()[dim], to.shape()[dim])));
+        let inner = d <= 1 || to.strides()[3] == 1;
+        if !inner || !to.is_dense() || steps.iter().any(|&step| step < 0) {
+            return None;
+        }
+        let (cos, sin) = (rows::dense::<C>(&inputs[1])?, rows::dense::<C>(&inputs[2])?);
+        let tables = inputs[1].layout.shape();
+        let r = *tables.last()? as usize;
+        let per_batch = tables.len() == 3 && tables[0] > 1;
+        let rows = shape[0] as usize * heads * s;
+        in_pieces(rows, rows_per_piece(d), [(outputs[0].typed(), d)], |first, count, [mut out]| {
+            let (mut head, mut block) = (vec![C::zero(); d], vec![C::zero(); d]);
+            for i in 0..count {
+                let mut index = [0; 3];
+                let mut left = first + i;
+                for &dim in order.iter().rev() {
+                    index[dim] = left % shape[dim] as usize;
+                    left /= shape[dim] as usize;
+                }
+                let start: usize = index.iter().zip(steps).map(|(&i, &step)| i * step as usize).sum();
+                x.read(start, steps[3] as isize, &mut head);
+                let row = index[2] + if per_batch { index[0] * s } else { 0 };
+                let [cos, sin] = [&cos, &sin].map(|table| &table[row * r..][..r]);
+                let y = place(&mut out, i * d, d, &mut block);
+                vectorized(
+                    #[inline(always)]
+                    || self.rotate_head(&head, cos, sin, y),
+                );
+                put(&mut out, i * d, d, &block);
+            }
+        });
+        Some(())
+    }
+
+    #[inline(always)]
+    fn rotate_head<C: Real>(&self, x: &[C], cos: &[C], sin: &[C], y: &mut [C]) {
+        let rotary_dim = self.rotary_dim as usize;
+        let pairs = rotary_dim / 2;
+        let turn = |p: C, q: C, [cp, sp, cq, sq]: [C; 4]| {
+            // The inverse is the transposed matrix, whatever the tables hold.
+            if self.inverse { (p * cp + q * sq, q * cq - p * sp) } else { (p * cp - q * sp, q * cq + p * sq) }
+        };
+        let (x, x_rest) = x.split_at(rotary_dim);
+        let (y, y_rest) = y.split_at_mut(rotary_dim);
+        y_rest.copy_from_slice(x_rest);
+        match self.style {
+            RopeStyle::Half => {
+                let ((xp, xq), (yp, yq)) = (x.split_at(pairs), y.split_at_mut(pairs));
+                let [(cp, cq), (sp, sq)] = [cos, sin].map(|table| (&table[..pairs], &table[table.len() - pairs..]));
+                for i in 0..pairs {
+                    (yp[i], yq[i]) = turn(xp[i], xq[i], [cp[i], sp[i], cq[i], sq[i]]);
+                }
+            }
+            RopeStyle::Interleaved => {
+                // Tables by channel hold both entries of a pair side by side.
+                let each = if cos.len() == rotary_dim { 2 } else { 1 };
+                for i in 0..pairs {
+                    let (p, q) = (i * each, i * each + each - 1);
+                    (y[2 * i], y[2 * i + 1]) = turn(x[2 * i], x[2 * i + 1], [cos[p], sin[p], cos[q], sin[q]]);
+                }
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::apply::apply_reusing;
 use crate::autograd::{Back, Grads};
 #[cfg(feature = "cpu")]
-use crate::cpu::{Args, elementwise::map_variant};
+use crate::cpu::{Args, elementwise::{for_variant, map}};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -101,11 +101,10 @@ impl Rule for Scalar {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(map_variant!(
-            args, self: Scalar, self.kind,
-            in ScalarKind { Add, Mul, Div, Pow, Max },
-            |op, kind, [x]| kind.compute(x, T::from_f64(op.value)), 1 inputs
-        ))
+        Ok(for_variant!(
+ self: Scalar, self.kind in ScalarKind { Add, Mul, Div, Pow, Max },
+ |op, kind, [x]| [kind.compute(x, T::from_f64(op.value))], 1 to 1, f => map(args, &f)
+))
     }
 
     fn saves(&self, _: Needs) -> Saves {

@@ -2,6 +2,10 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::in_compute_dtype, rows::map_rows, reduce::{max, sum, sums},
+    typed::Real,
+};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Array, Data, Num};
@@ -96,6 +100,22 @@ impl Rule for Softmax {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let last = self.dim + 1 == args.inputs[0].layout.rank();
+        Ok(last
+            && in_compute_dtype!(args, C => map_rows::<C, 1>(args, [0], #[inline(always)] |[x], y| {
+                let max = max(x);
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = C::lower((x - max).lift().exp());
+                }
+                let sum = sum(y);
+                for y in y.iter_mut() {
+                    *y /= sum;
+                }
+            })))
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves::outputs(1)
     }
@@ -133,6 +153,18 @@ impl Rule for SoftmaxBackward {
             }
         });
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let last = self.dim + 1 == args.inputs[0].layout.rank();
+        Ok(last
+            && in_compute_dtype!(args, C => map_rows::<C, 2>(args, [0, 1], #[inline(always)] |[g, y], dx| {
+                let [dot] = sums([g, y], #[inline(always)] |[g, y]| [g * y]);
+                for ((dx, &g), &y) in dx.iter_mut().zip(g).zip(y) {
+                    *dx = (g - dot) * y;
+                }
+            })))
     }
 }
 

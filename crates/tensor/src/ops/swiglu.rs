@@ -5,9 +5,13 @@ use super::silu::{SILU_FLOPS, SILU_SLOPE_FLOPS, silu, silu_and_slope};
 use super::unary::{need_float, one_like};
 use super::{Needs, Op, Outs, Rule, Saves, elementwise, one_fresh};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, elementwise::{for_variant, map, map_views}};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::Dims;
+#[cfg(feature = "cpu")]
+use crate::layout::Layout;
 use crate::meter::Cost;
 use crate::tensor::{Spec, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -38,6 +42,7 @@ impl Act {
         }
     }
 
+    #[inline(always)]
     fn value<T: Num>(self, x: T) -> T {
         match self {
             Self::Silu => silu(x),
@@ -58,6 +63,7 @@ impl Act {
         }
     }
 
+    #[inline(always)]
     fn value_and_slope<T: Num>(self, x: T) -> (T, T) {
         match self {
             Self::Silu => silu_and_slope(x),
@@ -85,6 +91,14 @@ pub struct GatedAct {
 fn packed(i: usize, f: usize) -> (usize, usize) {
     let at = i / f * 2 * f + i % f;
     (at, at + f)
+}
+
+/// Layouts of the gate and of up in a packed tensor.
+#[cfg(feature = "cpu")]
+fn halves(both: &Layout) -> Result<[Layout; 2]> {
+    let last = both.rank() - 1;
+    let f = both.shape()[last] / 2;
+    Ok([both.slice(last, 0, f, 1)?, both.slice(last, f, f, 1)?])
 }
 
 /// Shape with the last size replaced.
@@ -134,6 +148,21 @@ impl Rule for GatedAct {
             *out = self.act.value(gate) * up;
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        let output = args.outputs[0].layout;
+        let halves = if self.packed { Some(halves(args.inputs[0].layout)?) } else { None };
+        let [gate, up] = match &halves {
+            Some([gate, up]) => [(0, gate), (0, up)],
+            None => [0, 1].map(|i| (i, args.inputs[i].layout)),
+        };
+        Ok(for_variant!(
+            self: GatedAct, self.act in Act { Silu, GeluErf, GeluTanh, Relu, Sigmoid },
+            |_, act, [gate, up]| [act.value(gate) * up], 2 to 1,
+            f => map_views(args, [gate, up], output, &f)
+        ))
     }
 
     fn saves(&self, needs: Needs) -> Saves {
@@ -235,6 +264,45 @@ impl Rule for GatedActBackward {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        if self.packed {
+            let [gate, up] = halves(args.inputs[1].layout)?;
+            let [to_gate, to_up] = halves(args.outputs[0].layout)?;
+            let grad = (0, args.inputs[0].layout);
+            // A pass for each half: two outputs cannot lie in one tensor.
+            return Ok(for_variant!(
+                self: GatedActBackward, self.act in Act { Silu, GeluErf, GeluTanh, Relu, Sigmoid },
+                |_, act, [g, gate, up]| [g * up * act.value_and_slope(gate).1], 3 to 1,
+                f => map_views(args, [grad, (1, &gate), (1, &up)], &to_gate, &f)
+            ) && for_variant!(
+                self: GatedActBackward, self.act in Act { Silu, GeluErf, GeluTanh, Relu, Sigmoid },
+                |_, act, [g, gate]| [g * act.value_and_slope(gate).0], 2 to 1,
+                f => map_views(args, [grad, (1, &gate)], &to_up, &f)
+            ));
+        }
+        Ok(match (self.gate, self.up) {
+            (true, true) => for_variant!(
+                self: GatedActBackward, self.act in Act { Silu, GeluErf, GeluTanh, Relu, Sigmoid },
+                |_, act, [g, gate, up]| {
+                    let (value, slope) = act.value_and_slope(gate);
+                    [g * up * slope, g * value]
+                }, 3 to 2,
+                f => map(args, &f)
+            ),
+            (true, false) => for_variant!(
+                self: GatedActBackward, self.act in Act { Silu, GeluErf, GeluTanh, Relu, Sigmoid },
+                |_, act, [g, gate, up]| [g * up * act.value_and_slope(gate).1], 3 to 1,
+                f => map(args, &f)
+            ),
+            _ => for_variant!(
+                self: GatedActBackward, self.act in Act { Silu, GeluErf, GeluTanh, Relu, Sigmoid },
+                |_, act, [g, gate]| [g * act.value_and_slope(gate).0], 2 to 1,
+                f => map(args, &f)
+            ),
+        })
     }
 }
 

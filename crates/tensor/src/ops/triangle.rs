@@ -2,6 +2,8 @@
 
 use super::{Needs, Op, Outs, Rule, Saves, one_fresh, traffic};
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::{Args, moves, rows::{in_pieces, rows_per_piece}};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
@@ -44,6 +46,28 @@ impl Rule for Triangle {
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        if !moves::copy_input(args, 0) {
+            return Ok(false);
+        }
+        let output = &mut args.outputs[0];
+        let &[.., rows, columns] = output.layout.shape() else { return Ok(false) };
+        let (rows, columns) = (rows as usize, columns as usize);
+        let count = output.elements() / columns.max(1);
+        in_pieces(count, rows_per_piece(columns), [(output.typed(), columns)], |first, count, [mut out]| {
+            for r in first..first + count {
+                let mut row = out.take(columns);
+                // The diagonal meets the row here; what stays of it is from there on, or up to there.
+                let meets = (r % rows) as i64 + self.diagonal + i64::from(!self.upper);
+                let before = meets.clamp(0, columns as i64) as usize;
+                let mut left = row.take(before);
+                if self.upper { left.fill_zero() } else { row.fill_zero() }
+            }
+        });
+        Ok(true)
     }
 
     fn saves(&self, _: Needs) -> Saves {

@@ -3,7 +3,7 @@
 use super::{Needs, Op, Out, Outs, Rule, Saves, elementwise};
 use crate::autograd::{Back, Grads};
 #[cfg(feature = "cpu")]
-use crate::cpu::{Args, elementwise::map_variant};
+use crate::cpu::{Args, elementwise::{for_variant, map}};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -173,11 +173,10 @@ impl Rule for Unary {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(map_variant!(
-            args, self: Unary, self.kind,
-            in UnaryKind { Neg, Sign, Exp, Log, Sqrt, Rsqrt, Reciprocal, Tanh, Sigmoid, Relu, Softplus, Sin, Cos, Erf, Not },
-            |_, kind, [x]| kind.compute(x), 1 inputs
-        ))
+        Ok(for_variant!(
+ self: Unary, self.kind in UnaryKind { Neg, Sign, Exp, Log, Sqrt, Rsqrt, Reciprocal, Tanh, Sigmoid, Relu, Softplus, Sin, Cos, Erf, Not },
+ |_, kind, [x]| [kind.compute(x)], 1 to 1, f => map(args, &f)
+))
     }
 
     fn saves(&self, _: Needs) -> Saves {
@@ -271,11 +270,10 @@ impl Rule for UnaryBackward {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(map_variant!(
-            args, self: UnaryBackward, self.kind,
-            in UnaryKind { Neg, Sign, Exp, Log, Sqrt, Rsqrt, Reciprocal, Tanh, Sigmoid, Relu, Softplus, Sin, Cos, Erf, Not },
-            |_, kind, [g, v]| kind.backward(g, v), 2 inputs
-        ))
+        Ok(for_variant!(
+ self: UnaryBackward, self.kind in UnaryKind { Neg, Sign, Exp, Log, Sqrt, Rsqrt, Reciprocal, Tanh, Sigmoid, Relu, Softplus, Sin, Cos, Erf, Not },
+ |_, kind, [g, v]| [kind.backward(g, v)], 2 to 1, f => map(args, &f)
+))
     }
 }
 

@@ -16,14 +16,14 @@ fn polynomial(coefficients: &[f64], x: f64) -> f64 {
 }
 
 /// Natural logarithm of a positive normal number.
+#[inline(always)]
 pub fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
-    let mut exponent = (bits >> 52) as i32 - 1023;
-    let mut mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
-    if mantissa > SQRT_2 {
-        mantissa /= 2.0;
-        exponent += 1;
-    }
+    let exponent = (bits >> 52) as i32 - 1023;
+    let mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
+    let high = mantissa > SQRT_2;
+    let mantissa = if high { mantissa / 2.0 } else { mantissa };
+    let exponent = exponent + i32::from(high);
     // ln m = 2 atanh s, and |s| < 0.172, so that s^23 is out of sight.
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let square = s * s;
@@ -42,6 +42,7 @@ pub fn exp(x: f64) -> f64 {
 }
 
 /// Sine and cosine of `turns` whole turns, for `turns` in 0..1.
+#[inline(always)]
 pub fn sin_cos_turns(turns: f64) -> (f64, f64) {
     // Subtracting the nearest quarter is exact and leaves at most an eighth of a turn.
     let quarter = (turns * 4.0).round();
@@ -51,12 +52,12 @@ pub fn sin_cos_turns(turns: f64) -> (f64, f64) {
     let term = |sum: f64, n: i32| 1.0 - sum * square / f64::from(n * (n + 1));
     let sin = angle * (1..=8).rev().fold(1.0, |sum, k| term(sum, 2 * k));
     let cos = (1..=8).rev().fold(1.0, |sum, k| term(sum, 2 * k - 1));
-    match quarter as u8 & 3 {
-        0 => (sin, cos),
-        1 => (cos, -sin),
-        2 => (-sin, -cos),
-        _ => (-cos, sin),
-    }
+    // Quarters 0 to 3: (sin, cos), (cos, -sin), (-sin, -cos), (-cos, sin). Selections, so that vectors can do it.
+    let quarter = quarter as i32;
+    let (sin, cos) = if quarter & 1 == 0 { (sin, cos) } else { (cos, sin) };
+    let sin = if quarter & 2 == 0 { sin } else { -sin };
+    let cos = if (quarter + 1) & 2 == 0 { cos } else { -cos };
+    (sin, cos)
 }
 
 /// Probability that a standard normal variable is below `x`. In the lower tail the relative error stays near 1e-13,

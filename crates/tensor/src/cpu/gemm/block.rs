@@ -1,17 +1,13 @@
-//! A block of a product on one thread: panels are packed, tiles are made of them.
+//! A block of a product on one thread: k is cut into runs.
 
 #![allow(unsafe_code)]
 #![allow(clippy::cast_ptr_alignment)] // bytes of matrices are those of their elements
 
-use super::element::{Kind, Single};
-use super::kernel::{Factor, Kernel, Tile};
-use super::portable;
+use super::element::Kind;
+use super::kernel::{Factor, Half, Kernel, Run};
 use super::workspace::{self, Workspace};
-use half::{bf16, f16};
+use super::{narrow, portable, tiles};
 use std::ops::Range;
-
-/// Longest run of k between two additions to the result.
-const KC: usize = 384;
 
 /// A product `C (+)= A B + bias` of matrices that lie somewhere.
 #[derive(Clone, Copy)]
@@ -52,12 +48,6 @@ impl Job {
     }
 }
 
-/// The runs that k is cut into: as few as possible, of nearly the same length. They depend on k alone, since they decide
-/// how sums are rounded.
-fn depth_of_run(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(KC).max(1)).max(1).next_multiple_of(8)
-}
-
 /// Makes rows `rows` and columns `cols` of the result.
 ///
 /// # Safety
@@ -76,105 +66,55 @@ unsafe fn run_in(workspace: &mut Workspace, kernel: &Kernel, job: &Job, rows: Ra
     if m == 0 || n == 0 {
         return;
     }
-    let (mr, nr) = (kernel.mr, kernel.nr);
-    let (kc, mc) = (depth_of_run(k), kernel.mc.min(m.next_multiple_of(mr)));
-    let padded = n.next_multiple_of(nr);
+    let (kc, padded) = (kernel.depth_of_run(k), n.next_multiple_of(kernel.nr));
     let bias = job.bias.map(|bias| {
         let packed = workspace.bias.get(padded);
-        // SAFETY: the bias has one element per column.
-        unsafe { widen(bias.at(cols.start, 0), &mut packed[..n]) };
+        for (j, to) in packed[..n].iter_mut().enumerate() {
+            // SAFETY: the bias has one element per column.
+            *to = unsafe { bias.at(cols.start + j, 0).value() };
+        }
         packed.as_ptr()
     });
-    // Sums of a half type are kept in f32 until they are whole.
-    let direct = job.c_kind == Kind::F32;
     let c = job.c_at(rows.start, cols.start);
-    let (sums, sums_row): (*mut f32, isize) =
-        if direct { (c.cast(), job.c_row) } else { (workspace.c.get(m * n).as_mut_ptr(), n as isize) };
-    if k == 0 {
-        for i in 0..m {
-            for j in 0..n {
-                // SAFETY: within the block.
-                let to = unsafe { &mut *sums.offset(i as isize * sums_row + j as isize) };
-                let before = if direct && job.accumulate { *to } else { 0.0 };
-                // SAFETY: the bias has n numbers.
-                *to = before + bias.map_or(0.0, |bias| unsafe { *bias.add(j) });
-            }
-        }
-    }
-    let packed_b = workspace.b.get(kc * padded).as_mut_ptr();
-    let packed_a = workspace.a.get(kc * mc).as_mut_ptr();
-    for p in (0..k).step_by(kc) {
+    let half = (job.c_kind != Kind::F32).then_some(Half {
+        data: c,
+        kind: job.c_kind,
+        row: job.c_row,
+        accumulate: job.accumulate,
+    });
+    let (sums, sums_row): (*mut f32, isize) = match half {
+        None => (c.cast(), job.c_row),
+        Some(_) if k <= kc => (workspace.c.get(kernel.mr * kernel.nr).as_mut_ptr(), 0),
+        Some(_) => (workspace.c.get(m * n).as_mut_ptr(), n as isize),
+    };
+    let narrow = kernel.narrow.filter(|_| m <= kernel.few && narrow::suits(&job.b));
+    let mut p = 0;
+    // A sum of nothing is a run too: it makes zeros, and adds the bias.
+    loop {
         let depth = kc.min(k - p);
         let last = p + depth == k;
-        for j in (0..n).step_by(nr) {
-            // SAFETY: lines and depth are within the factor; panel j / nr has room for nr * kc numbers.
-            unsafe {
-                (kernel.pack_b)(job.b.at(cols.start + j, p), nr.min(n - j), depth, packed_b.add(j * depth));
-            }
-        }
-        for i0 in (0..m).step_by(mc) {
-            let i1 = (i0 + mc).min(m);
-            for i in (i0..i1).step_by(mr) {
-                // SAFETY: as above.
-                unsafe {
-                    let panel = packed_a.add((i - i0) * depth);
-                    (kernel.pack_a)(job.a.at(rows.start + i, p), mr.min(i1 - i), depth, panel);
-                }
-            }
-            for j in (0..n).step_by(nr) {
-                for i in (i0..i1).step_by(mr) {
-                    // SAFETY: the panels were packed above; the tile is within the sums.
-                    unsafe {
-                        (kernel.tile)(&Tile {
-                            a: packed_a.add((i - i0) * depth),
-                            b: packed_b.add(j * depth),
-                            depth,
-                            c: sums.offset(i as isize * sums_row + j as isize),
-                            c_row: sums_row,
-                            rows: mr.min(i1 - i),
-                            cols: nr.min(n - j),
-                            accumulate: p > 0 || (direct && job.accumulate),
-                            bias: bias.filter(|_| last).map_or(std::ptr::null(), |bias| bias.add(j)),
-                        });
-                    }
-                }
-            }
-        }
-    }
-    if !direct {
-        for i in 0..m {
-            // SAFETY: row i of the block and of its sums.
-            unsafe {
-                let sums = std::slice::from_raw_parts(sums.add(i * n), n);
-                let row = job.c_at(rows.start + i, cols.start);
-                match job.c_kind {
-                    Kind::F32 | Kind::F64 => unreachable!("made in place"),
-                    Kind::Bf16 => round(sums, std::slice::from_raw_parts_mut(row.cast::<bf16>(), n), job.accumulate),
-                    Kind::F16 => round(sums, std::slice::from_raw_parts_mut(row.cast::<f16>(), n), job.accumulate),
-                }
-            }
-        }
-    }
-}
-
-/// Elements of a vector as f32.
-unsafe fn widen(from: Factor, to: &mut [f32]) {
-    for (j, to) in to.iter_mut().enumerate() {
-        // SAFETY: by the caller, element j is there and of this kind.
-        *to = unsafe {
-            let data = from.at(j, 0).data;
-            match from.kind {
-                Kind::F32 => *data.cast::<f32>(),
-                Kind::Bf16 => (*data.cast::<bf16>()).widen(),
-                Kind::F16 => (*data.cast::<f16>()).widen(),
-                Kind::F64 => unreachable!("products of f64 are not packed"),
-            }
+        let run = Run {
+            rows: m,
+            cols: n,
+            depth,
+            a: job.a.at(rows.start, p),
+            b: job.b.at(cols.start, p),
+            sums,
+            sums_row,
+            accumulate: p > 0 || (half.is_none() && job.accumulate),
+            bias: bias.filter(|_| last),
+            half: half.filter(|_| last),
         };
-    }
-}
-
-fn round<T: Single>(sums: &[f32], to: &mut [T], accumulate: bool) {
-    for (to, &sum) in to.iter_mut().zip(sums) {
-        *to = T::round(if accumulate { to.widen() + sum } else { sum });
+        // SAFETY: by the caller, and the sums have room.
+        unsafe {
+            match narrow {
+                Some(narrow) => narrow(workspace, &run, kernel.round),
+                None => tiles::run(workspace, kernel, &run),
+            }
+        }
+        if last {
+            break;
+        }
+        p += depth;
     }
 }

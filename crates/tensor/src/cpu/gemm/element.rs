@@ -1,5 +1,7 @@
 //! Element types of the factors and of the result.
 
+#![allow(clippy::inline_always)] // what is not inlined is not compiled for the instruction set of the caller
+
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
@@ -59,11 +61,11 @@ macro_rules! element {
     ($type:ty, $kind:ident, $widen:expr, $round:expr) => {
         element!($type, $kind);
         impl Single for $type {
-            #[inline]
+            #[inline(always)]
             fn widen(self) -> f32 {
                 $widen(self)
             }
-            #[inline]
+            #[inline(always)]
             fn round(x: f32) -> Self {
                 $round(x)
             }
@@ -76,7 +78,7 @@ element!(bf16, Bf16, |x: Self| f32::from_bits(u32::from(x.to_bits()) << 16), nea
 element!(f16, F16, Self::to_f32, Self::from_f32);
 
 /// Without a branch, so that a loop over it becomes vector instructions.
-#[inline]
+#[inline(always)]
 fn nearest_bf16(x: f32) -> bf16 {
     let bits = x.to_bits();
     let even = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;

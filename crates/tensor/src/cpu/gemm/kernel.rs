@@ -1,6 +1,12 @@
 //! What a block of a product is made of: packing of panels and tiles of the result, for each instruction set.
 
-use super::element::Kind;
+#![allow(unsafe_code)]
+#![allow(clippy::inline_always)] // what is not inlined is not compiled for the instruction set of the caller
+#![allow(clippy::cast_ptr_alignment)] // bytes of matrices are those of their elements
+
+use super::element::{Kind, Single};
+use super::workspace::Workspace;
+use half::{bf16, f16};
 
 /// A part of a factor, seen from the side of the product: *lines* (rows of the first factor, columns of the second) of
 /// numbers along the *depth* k.
@@ -22,6 +28,67 @@ impl Factor {
         let elements = line as isize * self.line + depth as isize * self.depth;
         Self { data: self.data.wrapping_offset(elements * self.kind.bytes() as isize), ..self }
     }
+
+    /// The first element, widened.
+    ///
+    /// # Safety
+    /// The element is there.
+    pub(super) unsafe fn value(self) -> f32 {
+        // SAFETY: by the caller, and it is of the kind that the factor names.
+        unsafe {
+            match self.kind {
+                Kind::F32 => *self.data.cast::<f32>(),
+                Kind::Bf16 => (*self.data.cast::<bf16>()).widen(),
+                Kind::F16 => (*self.data.cast::<f16>()).widen(),
+                Kind::F64 => unreachable!("products of f64 are made by a library"),
+            }
+        }
+    }
+}
+
+/// A result of a half type, which takes sums when they are whole.
+#[derive(Clone, Copy)]
+pub(super) struct Half {
+    /// First element; columns lie side by side.
+    pub data: *mut u8,
+    /// Type of the elements.
+    pub kind: Kind,
+    /// From one row to the next, in elements.
+    pub row: isize,
+    /// Whether the sums are added to what is there.
+    pub accumulate: bool,
+}
+
+impl Half {
+    /// The part that begins at this row and column.
+    pub(super) fn at(self, row: usize, col: usize) -> Self {
+        let elements = row as isize * self.row + col as isize;
+        Self { data: self.data.wrapping_offset(elements * self.kind.bytes() as isize), ..self }
+    }
+}
+
+/// What a run of k adds to the sums of a block.
+pub(super) struct Run {
+    /// Rows of the block.
+    pub rows: usize,
+    /// Columns of the block.
+    pub cols: usize,
+    /// Length of the run.
+    pub depth: usize,
+    /// First factor, from the first row and depth of the run on.
+    pub a: Factor,
+    /// Second factor, from the first column and depth of the run on.
+    pub b: Factor,
+    /// Sums of the block; columns lie side by side. Of a half type with all its sums in one run: room for one tile.
+    pub sums: *mut f32,
+    /// From one row of the sums to the next, in elements.
+    pub sums_row: isize,
+    /// Whether the run is added to what is there.
+    pub accumulate: bool,
+    /// One number per column that is added after the last run, up to a multiple of [`Kernel::nr`].
+    pub bias: Option<*const f32>,
+    /// Where the sums go after the last run, if they are not of f32.
+    pub half: Option<Half>,
 }
 
 /// A tile of the result: `rows x cols` sums over `depth`, of a panel of either factor.
@@ -48,7 +115,7 @@ pub(super) struct Tile {
 
 /// Code for one instruction set.
 ///
-/// All of them add the products of a sum in the same order, with the same fused multiply-adds.
+/// The ones for vectors of f32 add the products of a sum in the same order, with the same fused multiply-adds.
 pub(super) struct Kernel {
     /// Rows of a tile.
     pub mr: usize,
@@ -56,6 +123,14 @@ pub(super) struct Kernel {
     pub nr: usize,
     /// Rows of the first factor that are packed at a time: with a panel of the second they fit the L2 cache.
     pub mc: usize,
+    /// Elements along the depth that are packed into one number of a panel.
+    pub group: usize,
+    /// Longest run of k.
+    pub kc: usize,
+    /// [`super::narrow::run`] compiled for this instruction set, if that has fused multiply-adds.
+    pub narrow: Option<Narrow>,
+    /// Rows up to which that is better than tiles.
+    pub few: usize,
     /// Makes one tile.
     ///
     /// Safety: the processor has the instructions; panels and result are as [`Tile`] says.
@@ -63,8 +138,41 @@ pub(super) struct Kernel {
     /// Packs up to `mr` lines: `(factor, lines, depth, panel)`. Missing lines become zero.
     ///
     /// Safety: the processor has the instructions; the factor has that many lines and that depth, the panel room for
-    /// `mr * depth` numbers.
+    /// `mr * depth / group` numbers.
     pub pack_a: unsafe fn(Factor, usize, usize, *mut f32),
     /// The same for the second factor, `nr` lines.
     pub pack_b: unsafe fn(Factor, usize, usize, *mut f32),
+    /// Rounds that many sums to a row of a half type.
+    ///
+    /// Safety: the processor has the instructions; there are as many sums, and as many elements.
+    pub round: Round,
+}
+
+/// Makes a run without packing.
+pub(super) type Narrow = unsafe fn(&mut Workspace, &Run, Round);
+
+/// Rounds that many sums to a row of a half type.
+pub(super) type Round = unsafe fn(*const f32, usize, Half);
+
+impl Kernel {
+    /// The length of the runs that k is cut into: as few as possible, of nearly the same length. It depends on k alone,
+    /// since it decides how sums are rounded.
+    pub(super) fn depth_of_run(&self, k: usize) -> usize {
+        k.div_ceil(k.div_ceil(self.kc).max(1)).max(1).next_multiple_of(8)
+    }
+}
+
+/// [`Kernel::round`] for one element type, as a loop.
+///
+/// # Safety
+/// As of [`Kernel::round`]; the elements are of type `T`.
+#[inline(always)]
+pub(super) unsafe fn round<T: Single>(sums: *const f32, count: usize, half: Half) {
+    for j in 0..count {
+        // SAFETY: by the caller.
+        unsafe {
+            let (sum, to) = (*sums.add(j), half.data.cast::<T>().add(j));
+            *to = T::round(if half.accumulate { (*to).widen() + sum } else { sum });
+        }
+    }
 }

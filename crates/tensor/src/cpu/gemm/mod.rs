@@ -6,17 +6,21 @@
 //! sums are f32 and rounded once.
 //!
 //! Every sum runs over k in order, in runs whose length depends on k alone. So the bits of a result depend neither on the
-//! number of threads, nor on how the result is cut, nor on whether vectors have 256 or 512 bits.
+//! number of threads, nor on how the result is cut, nor on whether vectors have 256 or 512 bits. Where the processor has
+//! an instruction for pairs of bf16, products of two bf16 factors use it, and then round as it does.
 
 mod block;
 mod element;
 mod grid;
 mod kernel;
 mod matrix;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // no kernel there has fused multiply-adds
+mod narrow;
 mod portable;
 mod strided;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod workspace;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -61,7 +65,7 @@ use block::Job;
 use kernel::Kernel;
 use smallvec::SmallVec;
 
-/// Kernel for this processor.
+/// Kernel for products on this processor.
 fn kernel() -> &'static Kernel {
     match simd::level() {
         #[cfg(target_arch = "x86_64")]
@@ -72,14 +76,27 @@ fn kernel() -> &'static Kernel {
     }
 }
 
+/// Kernel for a product on this processor.
+fn kernel_of(job: &Job) -> &'static Kernel {
+    #[cfg(target_arch = "x86_64")]
+    if [job.a.kind, job.b.kind] == [element::Kind::Bf16; 2]
+        && simd::level() == Level::Avx512
+        && x86::avx512_bf16::is_there()
+    {
+        return &x86::avx512_bf16::KERNEL;
+    }
+    let _ = job;
+    kernel()
+}
+
 /// Makes the products, on all threads of the pool of the caller.
 pub fn run(products: &mut [Product<'_>]) {
     let jobs: SmallVec<[Job; 1]> = products.iter_mut().map(Product::job).collect();
-    grid::run(kernel(), &jobs, rayon::current_num_threads());
+    grid::run(kernel_of, &jobs, rayon::current_num_threads());
 }
 
 /// Makes the products on this thread alone: for kernels that fork over something else.
 pub fn run_here(products: &mut [Product<'_>]) {
     let jobs: SmallVec<[Job; 1]> = products.iter_mut().map(Product::job).collect();
-    grid::run(kernel(), &jobs, 1);
+    grid::run(kernel_of, &jobs, 1);
 }

@@ -5,7 +5,7 @@
 
 use super::block::Job;
 use super::element::{Kind, Single};
-use super::kernel::{Factor, Kernel, Tile};
+use super::kernel::{self, Factor, Half, Kernel, Tile};
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -13,7 +13,19 @@ use std::ops::Range;
 const MR: usize = 64;
 const NR: usize = 256;
 
-pub(super) static KERNEL: Kernel = Kernel { mr: MR, nr: NR, mc: 4 * MR, tile, pack_a: pack::<MR>, pack_b: pack::<NR> };
+pub(super) const KERNEL: Kernel = Kernel {
+    mr: MR,
+    nr: NR,
+    mc: 4 * MR,
+    group: 1,
+    kc: 384,
+    narrow: None,
+    few: 0,
+    tile,
+    pack_a: pack::<MR>,
+    pack_b: pack::<NR>,
+    round,
+};
 
 unsafe fn tile(t: &Tile) {
     let (before, (row, mr, nr)) = (f32::from(u8::from(t.accumulate)), (t.c_row, MR as isize, NR as isize));
@@ -38,6 +50,17 @@ unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel
             Kind::Bf16 => pack_elements::<bf16, W>(factor, lines, depth, panel),
             Kind::F16 => pack_elements::<f16, W>(factor, lines, depth, panel),
             Kind::F64 => unreachable!("products of f64 are not packed"),
+        }
+    }
+}
+
+unsafe fn round(sums: *const f32, count: usize, half: Half) {
+    // SAFETY: by the caller; the elements are of the kind that the result names.
+    unsafe {
+        match half.kind {
+            Kind::Bf16 => kernel::round::<bf16>(sums, count, half),
+            Kind::F16 => kernel::round::<f16>(sums, count, half),
+            Kind::F32 | Kind::F64 => unreachable!("not a half type"),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! 256-bit vectors with fused multiply-add: tiles of 6 x 16.
 
 use super::super::element::{Kind, Single};
-use super::super::kernel::{Factor, Kernel, Tile};
+use super::super::kernel::{self, Factor, Half, Kernel, Round, Run, Tile};
 use super::super::portable;
+use super::super::workspace::Workspace;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -11,8 +12,19 @@ const MR: usize = 6;
 const NR: usize = 16;
 const LANES: usize = 8;
 
-pub(in super::super) static KERNEL: Kernel =
-    Kernel { mr: MR, nr: NR, mc: 16 * MR, tile, pack_a: pack::<MR>, pack_b: pack::<NR> };
+pub(in super::super) const KERNEL: Kernel = Kernel {
+    mr: MR,
+    nr: NR,
+    mc: 16 * MR,
+    group: 1,
+    kc: 384,
+    narrow: Some(narrow),
+    few: 4,
+    tile,
+    pack_a: pack::<MR>,
+    pack_b: pack::<NR>,
+    round,
+};
 
 /// The sums of a tile with a number of rows and vectors of columns that are known to the compiler.
 #[target_feature(enable = "avx2,fma")]
@@ -61,20 +73,39 @@ unsafe fn sums<const R: usize, const V: usize>(tile: &Tile) {
     }
 }
 
-unsafe fn tile(tile: &Tile) {
-    macro_rules! by_rows {
-        ($vectors:literal: $($rows:literal)*) => {
-            match tile.rows {
-                // SAFETY: by the caller.
-                $($rows => unsafe { sums::<$rows, $vectors>(tile) },)*
-                _ => unreachable!("a tile has 1 to {MR} rows"),
-            }
-        };
+#[target_feature(enable = "avx2,fma")]
+unsafe fn narrow(workspace: &mut Workspace, run: &Run, round: Round) {
+    // SAFETY: by the caller.
+    unsafe { super::super::narrow::run(workspace, run, round) }
+}
+
+by_rows!(1 2 3 4 5 6);
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn round(sums: *const f32, count: usize, half: Half) {
+    // SAFETY: by the caller; the elements are of the kind that the result names.
+    unsafe {
+        match half.kind {
+            Kind::Bf16 => kernel::round::<bf16>(sums, count, half),
+            Kind::F16 => round_f16(sums, count, half),
+            Kind::F32 | Kind::F64 => unreachable!("not a half type"),
+        }
     }
-    if tile.cols > LANES {
-        by_rows!(2: 1 2 3 4 5 6);
-    } else {
-        by_rows!(1: 1 2 3 4 5 6);
+}
+
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn round_f16(sums: *const f32, count: usize, half: Half) {
+    let whole = count / LANES * LANES;
+    // SAFETY: by the caller.
+    unsafe {
+        for j in (0..whole).step_by(LANES) {
+            let (mut sum, to) = (_mm256_loadu_ps(sums.add(j)), half.data.cast::<f16>().add(j));
+            if half.accumulate {
+                sum = _mm256_add_ps(f16::load(to), sum);
+            }
+            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sum));
+        }
+        kernel::round::<f16>(sums.add(whole), count - whole, half.at(0, whole));
     }
 }
 

@@ -1,81 +1,119 @@
 //! 512-bit vectors: tiles of 14 x 32.
 
 use super::super::element::{Kind, Single};
-use super::super::kernel::{Factor, Kernel, Tile};
+use super::super::kernel::{self, Factor, Half, Kernel, Round, Run, Tile};
 use super::super::portable;
+use super::super::workspace::Workspace;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 /// 28 of the 32 registers hold sums, two the numbers of the second factor, one a number of the first.
-const MR: usize = 14;
-const NR: usize = 32;
-const LANES: usize = 16;
+pub(super) const MR: usize = 14;
+pub(super) const NR: usize = 32;
+pub(super) const LANES: usize = 16;
 
-pub(in super::super) static KERNEL: Kernel =
-    Kernel { mr: MR, nr: NR, mc: 14 * 14, tile, pack_a: pack::<MR>, pack_b: pack::<NR> };
+pub(in super::super) const KERNEL: Kernel = Kernel {
+    mr: MR,
+    nr: NR,
+    mc: 14 * 14,
+    group: 1,
+    kc: 384,
+    narrow: Some(narrow),
+    few: 4,
+    tile,
+    pack_a: pack::<MR>,
+    pack_b: pack::<NR>,
+    round,
+};
 
-/// The sums of a tile with a number of rows and vectors of columns that are known to the compiler.
-#[target_feature(enable = "avx512f")]
-unsafe fn sums<const R: usize, const V: usize>(tile: &Tile) {
-    // SAFETY: panels hold `depth` groups of MR and NR numbers; the result has R rows, and V vectors of columns of which
-    // masks leave out what is past the last.
-    unsafe {
-        let masks: [__mmask16; V] = std::array::from_fn(|v| mask(tile.cols.saturating_sub(v * LANES)));
-        for r in 0..R {
-            _mm_prefetch::<_MM_HINT_T0>(tile.c.offset(r as isize * tile.c_row).cast());
-            _mm_prefetch::<_MM_HINT_T0>(tile.c.offset(r as isize * tile.c_row + tile.cols as isize - 1).cast());
-        }
-        let (mut a, mut b) = (tile.a, tile.b);
-        let mut acc = [[_mm512_setzero_ps(); V]; R];
-        for _ in 0..tile.depth {
-            let mut columns = [_mm512_setzero_ps(); V];
-            for v in 0..V {
-                columns[v] = _mm512_load_ps(b.add(v * LANES));
-            }
-            for r in 0..R {
-                let x = _mm512_set1_ps(*a.add(r));
+/// The function `sums` of a kernel: the sums of a tile with a number of rows and vectors of columns that are known to the
+/// compiler.
+macro_rules! sums_function {
+    ($features:literal, $multiply_add:expr) => {
+        #[target_feature(enable = $features)]
+        unsafe fn sums<const R: usize, const V: usize>(tile: &Tile) {
+            // SAFETY: panels hold `depth` groups of MR and NR numbers; the result has R rows, and V vectors of columns of
+            // which masks leave out what is past the last.
+            unsafe {
+                let row = |r: usize| tile.c.offset(r as isize * tile.c_row);
+                for r in 0..R {
+                    _mm_prefetch::<_MM_HINT_T0>(row(r).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(row(r).add(tile.cols - 1).cast());
+                }
+                let (mut a, mut b) = (tile.a, tile.b);
+                let mut acc = [[_mm512_setzero_ps(); V]; R];
+                for _ in 0..tile.depth {
+                    let mut columns = [_mm512_setzero_ps(); V];
+                    for v in 0..V {
+                        columns[v] = _mm512_load_ps(b.add(v * LANES));
+                    }
+                    for r in 0..R {
+                        let x = _mm512_set1_ps(*a.add(r));
+                        for v in 0..V {
+                            acc[r][v] = $multiply_add(x, columns[v], acc[r][v]);
+                        }
+                    }
+                    a = a.add(MR);
+                    b = b.add(NR);
+                }
                 for v in 0..V {
-                    acc[r][v] = _mm512_fmadd_ps(x, columns[v], acc[r][v]);
+                    let part = mask(tile.cols - v * LANES);
+                    for r in 0..R {
+                        let to = row(r).add(v * LANES);
+                        let mut sum = acc[r][v];
+                        if tile.accumulate {
+                            sum = _mm512_add_ps(_mm512_maskz_loadu_ps(part, to), sum);
+                        }
+                        if !tile.bias.is_null() {
+                            sum = _mm512_add_ps(sum, _mm512_loadu_ps(tile.bias.add(v * LANES)));
+                        }
+                        _mm512_mask_storeu_ps(to, part, sum);
+                    }
                 }
             }
-            a = a.add(MR);
-            b = b.add(NR);
         }
-        for r in 0..R {
-            let row = tile.c.offset(r as isize * tile.c_row);
-            for v in 0..V {
-                let mut sum = acc[r][v];
-                if tile.accumulate {
-                    sum = _mm512_add_ps(_mm512_maskz_loadu_ps(masks[v], row.add(v * LANES)), sum);
-                }
-                if !tile.bias.is_null() {
-                    sum = _mm512_add_ps(sum, _mm512_loadu_ps(tile.bias.add(v * LANES)));
-                }
-                _mm512_mask_storeu_ps(row.add(v * LANES), masks[v], sum);
-            }
+    };
+}
+pub(super) use sums_function;
+
+sums_function!("avx512f", |x, y, sum| _mm512_fmadd_ps(x, y, sum));
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
+unsafe fn narrow(workspace: &mut Workspace, run: &Run, round: Round) {
+    // SAFETY: by the caller.
+    unsafe { super::super::narrow::run(workspace, run, round) }
+}
+
+by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+unsafe fn round(sums: *const f32, count: usize, half: Half) {
+    // SAFETY: by the caller; the elements are of the kind that the result names.
+    unsafe {
+        match half.kind {
+            Kind::Bf16 => kernel::round::<bf16>(sums, count, half),
+            Kind::F16 => round_f16(sums, count, half),
+            Kind::F32 | Kind::F64 => unreachable!("not a half type"),
         }
     }
 }
 
-unsafe fn tile(tile: &Tile) {
-    macro_rules! by_rows {
-        ($vectors:literal: $($rows:literal)*) => {
-            match tile.rows {
-                // SAFETY: by the caller.
-                $($rows => unsafe { sums::<$rows, $vectors>(tile) },)*
-                _ => unreachable!("a tile has 1 to {MR} rows"),
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn round_f16(sums: *const f32, count: usize, half: Half) {
+    for j in (0..count).step_by(LANES) {
+        let part = mask(count - j);
+        // SAFETY: by the caller, and what is past the last element is masked out.
+        unsafe {
+            let (mut sum, to) = (_mm512_maskz_loadu_ps(part, sums.add(j)), half.data.cast::<f16>().add(j));
+            if half.accumulate {
+                sum = _mm512_add_ps(f16::load(to, part), sum);
             }
-        };
-    }
-    if tile.cols > LANES {
-        by_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-    } else {
-        by_rows!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+            _mm256_mask_storeu_epi16(to.cast(), part, _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sum));
+        }
     }
 }
 
 /// The first `n` lanes (all of them from 16 on).
-fn mask(n: usize) -> __mmask16 {
+pub(super) fn mask(n: usize) -> __mmask16 {
     if n >= LANES { !0 } else { (1 << n) - 1 }
 }
 
@@ -83,6 +121,17 @@ fn mask(n: usize) -> __mmask16 {
 trait Load: Single {
     /// Elements of lanes that are masked out are not touched, and read as zero.
     unsafe fn load(from: *const Self, mask: __mmask16) -> __m512;
+
+    /// The columns of a square of 16 x 16 elements whose rows lie `row` apart.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load_columns(from: *const Self, row: isize) -> [__m512; 16] {
+        let mut square = [_mm512_setzero_ps(); LANES];
+        for i in 0..LANES {
+            // SAFETY: by the caller.
+            square[i] = unsafe { Self::load(from.offset(i as isize * row), !0) };
+        }
+        transposed(&square)
+    }
 }
 
 impl Load for f32 {
@@ -90,6 +139,29 @@ impl Load for f32 {
     unsafe fn load(from: *const Self, mask: __mmask16) -> __m512 {
         // SAFETY: by the caller.
         unsafe { _mm512_maskz_loadu_ps(mask, from) }
+    }
+
+    /// Half of the exchange is made by loads: each vector takes four numbers of every fourth row.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn load_columns(from: *const Self, row: isize) -> [__m512; 16] {
+        let mut out = [_mm512_setzero_ps(); LANES];
+        for part in 0..4 {
+            let mut v = [_mm512_setzero_ps(); 4];
+            for i in 0..4 {
+                // SAFETY: by the caller.
+                let at =
+                    |lane: usize| unsafe { _mm_loadu_ps(from.offset((4 * lane + i) as isize * row).add(4 * part)) };
+                let x = _mm512_castps128_ps512(at(0));
+                let x = _mm512_mask_broadcast_f32x4(x, 0x00f0, at(1));
+                let x = _mm512_mask_broadcast_f32x4(x, 0x0f00, at(2));
+                v[i] = _mm512_mask_broadcast_f32x4(x, 0xf000, at(3));
+            }
+            let columns = columns_of_lanes(&v);
+            for i in 0..4 {
+                out[4 * part + i] = columns[i];
+            }
+        }
+        out
     }
 }
 
@@ -143,16 +215,20 @@ unsafe fn pack_elements<T: Load, const W: usize>(factor: Factor, lines: usize, d
                 let first = data.offset(v as isize * factor.line);
                 for p in (0..depth).step_by(LANES) {
                     let part = mask(depth - p);
-                    // Constant bounds, so that the square stays in registers.
-                    let mut square = [_mm512_setzero_ps(); LANES];
-                    for i in 0..LANES {
-                        let part = if i < count { part } else { 0 };
-                        square[i] = T::load(first.wrapping_offset(i as isize * factor.line).wrapping_add(p), part);
-                    }
-                    let square = transposed(&square);
+                    let columns = if count == LANES && part == !0 {
+                        T::load_columns(first.add(p), factor.line)
+                    } else {
+                        // Constant bounds, so that the square stays in registers.
+                        let mut square = [_mm512_setzero_ps(); LANES];
+                        for i in 0..LANES {
+                            let part = if i < count { part } else { 0 };
+                            square[i] = T::load(first.wrapping_offset(i as isize * factor.line).wrapping_add(p), part);
+                        }
+                        transposed(&square)
+                    };
                     for i in 0..LANES {
                         if i < depth - p {
-                            _mm512_mask_storeu_ps(panel.add((p + i) * W + v), width(v), square[i]);
+                            _mm512_mask_storeu_ps(panel.add((p + i) * W + v), width(v), columns[i]);
                         }
                     }
                 }
@@ -163,23 +239,34 @@ unsafe fn pack_elements<T: Load, const W: usize>(factor: Factor, lines: usize, d
     }
 }
 
+/// Four rows of lanes of four numbers: rows and columns exchanged within each lane.
+#[target_feature(enable = "avx512f")]
+fn columns_of_lanes(r: &[__m512; 4]) -> [__m512; 4] {
+    let t = [
+        _mm512_unpacklo_ps(r[0], r[1]),
+        _mm512_unpackhi_ps(r[0], r[1]),
+        _mm512_unpacklo_ps(r[2], r[3]),
+        _mm512_unpackhi_ps(r[2], r[3]),
+    ]
+    .map(|x| _mm512_castps_pd(x));
+    [
+        _mm512_unpacklo_pd(t[0], t[2]),
+        _mm512_unpackhi_pd(t[0], t[2]),
+        _mm512_unpacklo_pd(t[1], t[3]),
+        _mm512_unpackhi_pd(t[1], t[3]),
+    ]
+    .map(|x| _mm512_castpd_ps(x))
+}
+
 /// A square of 16 x 16 numbers, rows and columns exchanged.
 #[target_feature(enable = "avx512f")]
-fn transposed(r: &[__m512; 16]) -> [__m512; 16] {
-    let pd = |x| _mm512_castps_pd(x);
-    let ps = |x| _mm512_castpd_ps(x);
-    let mut t = *r;
-    for i in 0..8 {
-        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-    // u[4 i + j]: column j of each 4-wide lane, over rows 4 i .. 4 i + 4
-    let mut u = t;
+pub(super) fn transposed(r: &[__m512; 16]) -> [__m512; 16] {
+    let mut u = *r; // u[4 i + j]: column j of each 4-wide lane, over rows 4 i .. 4 i + 4
     for i in 0..4 {
-        u[4 * i] = ps(_mm512_unpacklo_pd(pd(t[4 * i]), pd(t[4 * i + 2])));
-        u[4 * i + 1] = ps(_mm512_unpackhi_pd(pd(t[4 * i]), pd(t[4 * i + 2])));
-        u[4 * i + 2] = ps(_mm512_unpacklo_pd(pd(t[4 * i + 1]), pd(t[4 * i + 3])));
-        u[4 * i + 3] = ps(_mm512_unpackhi_pd(pd(t[4 * i + 1]), pd(t[4 * i + 3])));
+        let columns = columns_of_lanes(&[r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]]);
+        for j in 0..4 {
+            u[4 * i + j] = columns[j];
+        }
     }
     let mut out = u;
     for j in 0..4 {
