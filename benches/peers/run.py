@@ -96,7 +96,7 @@ def run(command, engine, precision, workload, threads, options):
         say(f"{engine} does not do the work: loss {losses}")
         return None
     asked = {"engine": engine, "model": model, "batch": batch, "seq_len": seq_len, "threads": threads}
-    return asked | {"precision": precision} | record
+    return record | asked | {"precision": precision}
 
 
 def step_flop(model, batch, seq_len):
