@@ -52,6 +52,7 @@ SHAPES += [
     ("head: p v", 256, 64, 256, False, False),
     ("one row: x W", 1, 4 * H, H, False, False),
     ("one row: x W^T", 1, 4 * H, H, False, True),
+    ("one row: logits, x W^T", 1, V, H, False, True),
     ("four rows: x W", 4, 4 * H, H, False, False),
     ("four rows: x W^T", 4, 4 * H, H, False, True),
     ("eight rows: x W", 8, 4 * H, H, False, False),

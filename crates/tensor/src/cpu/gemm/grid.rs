@@ -12,6 +12,9 @@ const BLOCK: (usize, usize) = (1036, 1024);
 /// Work below which waking another thread costs more than it gives.
 const WORTH_A_THREAD: usize = 1 << 19;
 
+/// Work of a block below which packing its factors apart costs more than finer blocks give.
+const WORTH_A_BLOCK: usize = 1 << 23;
+
 /// Multiply-adds, and reading the factors: a number that is read costs as much as eight of them.
 fn work(job: &Job) -> usize {
     job.m * job.n * job.k + 8 * (job.m * job.k + job.k * job.n)
@@ -20,7 +23,9 @@ fn work(job: &Job) -> usize {
 /// Makes the products with at most that many threads.
 pub(super) fn run(kernel_of: impl Fn(&Job) -> &'static Kernel + Sync, jobs: &[Job], threads: usize) {
     let work: usize = jobs.iter().map(work).sum();
-    let shares = if threads > 1 { (work / WORTH_A_THREAD).min(2 * threads) } else { 1 };
+    // Two for each thread, so that one that is late keeps the others waiting for less.
+    let wanted = (work / WORTH_A_BLOCK).clamp(threads, 2 * threads);
+    let shares = if threads > 1 { wanted.min(work / WORTH_A_THREAD) } else { 1 };
     let blocks = |job: &Job| Blocks::of(kernel_of(job), job, shares.div_ceil(jobs.len().max(1)));
     if shares > 1 {
         jobs.par_iter().for_each(|job| {

@@ -215,6 +215,7 @@ unsafe fn pack_elements<T: Load, const W: usize>(factor: Factor, lines: usize, d
                 let first = data.offset(v as isize * factor.line);
                 for p in (0..depth).step_by(LANES) {
                     let part = mask(depth - p);
+                    call_for_next::<T, W>(first.wrapping_add(p), factor.line);
                     let columns = if count == LANES && part == !0 {
                         T::load_columns(first.add(p), factor.line)
                     } else {
@@ -236,6 +237,14 @@ unsafe fn pack_elements<T: Load, const W: usize>(factor: Factor, lines: usize, d
         } else {
             portable::pack_elements::<T, W>(factor, lines, depth, panel);
         }
+    }
+}
+
+/// Calls for the lines of the next panel: each is read for a short while only, too short for the processor to foresee.
+#[target_feature(enable = "avx512f")]
+pub(super) fn call_for_next<T, const W: usize>(from: *const T, line: isize) {
+    for i in 0..LANES {
+        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_offset((W + i) as isize * line).cast());
     }
 }
 

@@ -58,6 +58,7 @@ unsafe fn pack_pairs<const W: usize>(factor: Factor, lines: usize, depth: usize,
                 for q in (0..groups).step_by(LANES) {
                     let left = depth - 2 * q;
                     let part: __mmask32 = if left >= 32 { !0 } else { (1 << left) - 1 };
+                    avx512::call_for_next::<u16, W>(first.wrapping_add(2 * q), factor.line);
                     // Constant bounds, so that the square stays in registers.
                     let mut square = [_mm512_setzero_ps(); LANES];
                     for i in 0..LANES {
