@@ -10,6 +10,7 @@
 mod x86;
 
 use super::simd::{Level, level};
+use half::{bf16, f16};
 use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
@@ -85,6 +86,27 @@ pub trait Lanes: Copy + Send + Sync {
         // SAFETY: so many numbers are there.
         unsafe { self.transpose_block(from.as_ptr(), from_row, to.as_mut_ptr(), to_row, factor) }
     }
+
+    /// The values of the f16 at `from`.
+    ///
+    /// # Safety
+    /// All of them are readable.
+    unsafe fn load_f16(self, from: *const f16) -> Self::F;
+    /// Writes the nearest f16, ties to even.
+    ///
+    /// # Safety
+    /// All of them are writable.
+    unsafe fn store_f16(self, to: *mut f16, x: Self::F);
+    /// The values of the bf16 at `from`.
+    ///
+    /// # Safety
+    /// All of them are readable.
+    unsafe fn load_bf16(self, from: *const bf16) -> Self::F;
+    /// Writes the nearest bf16, ties to even.
+    ///
+    /// # Safety
+    /// All of them are writable.
+    unsafe fn store_bf16(self, to: *mut bf16, x: Self::F);
 
     /// The vector at `at` of a slice.
     #[inline(always)]
@@ -198,6 +220,26 @@ impl Lanes for Portable {
     unsafe fn store(self, to: *mut f32, x: Self::F) {
         // SAFETY: by the caller.
         unsafe { to.cast::<Self::F>().write(x) };
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const f16) -> Self::F {
+        // SAFETY: by the caller.
+        unsafe { from.cast::<[f16; PORTABLE]>().read() }.map(f16::to_f32)
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut f16, x: Self::F) {
+        // SAFETY: by the caller.
+        unsafe { to.cast::<[f16; PORTABLE]>().write(x.map(f16::from_f32)) };
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> Self::F {
+        // SAFETY: by the caller.
+        unsafe { from.cast::<[bf16; PORTABLE]>().read() }.map(bf16::to_f32)
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, x: Self::F) {
+        // SAFETY: by the caller.
+        unsafe { to.cast::<[bf16; PORTABLE]>().write(x.map(bf16::from_f32)) };
     }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -322,6 +364,51 @@ mod tests {
             let y = mapped(set, &[f32::NEG_INFINITY, f32::INFINITY, 0.0, f32::NAN], true);
             assert_eq!(y[..3], [-1.0, 1.0, 0.0], "{set:?}");
             assert!(y[3].is_nan(), "{set:?}");
+        });
+    }
+
+    /// Every f16 and every bf16, widened, and narrowed again from a little above.
+    struct Halves<'a>(&'a [u16], &'a mut [f32], &'a mut [u16], bool);
+
+    impl Kernel for Halves<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            for i in (0..self.0.len()).step_by(L::COUNT) {
+                let (from, to) = (self.0[i..].as_ptr(), self.2[i..].as_mut_ptr());
+                // SAFETY: the length is a multiple of the lanes.
+                unsafe {
+                    let x = if self.3 { l.load_bf16(from.cast()) } else { l.load_f16(from.cast()) };
+                    l.put(self.1, i, x);
+                    let above = l.fma(x, l.splat(1.0 / 512.0), x);
+                    if self.3 { l.store_bf16(to.cast(), above) } else { l.store_f16(to.cast(), above) }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_widened_and_rounded_as_by_their_library() {
+        let all: Vec<u16> = (0..=u16::MAX).collect();
+        on_all(|set| {
+            for brain in [false, true] {
+                let (mut wide, mut narrow) = (vec![0.0; all.len()], vec![0; all.len()]);
+                assert!(on(set, Halves(&all, &mut wide, &mut narrow, brain)).is_ok());
+                for (&bits, (&wide, &narrow)) in all.iter().zip(wide.iter().zip(&narrow)) {
+                    let exact = if brain { bf16::from_bits(bits).to_f32() } else { f16::from_bits(bits).to_f32() };
+                    let above = exact * (1.0 / 512.0) + exact;
+                    let (back, is_nan) = if brain {
+                        (bf16::from_f32(above).to_bits(), bf16::from_bits(narrow).is_nan())
+                    } else {
+                        (f16::from_f32(above).to_bits(), f16::from_bits(narrow).is_nan())
+                    };
+                    if exact.is_nan() {
+                        assert!(wide.is_nan() && is_nan, "{set:?} {bits:04x}");
+                    } else {
+                        assert_eq!((wide.to_bits(), narrow), (exact.to_bits(), back), "{set:?} {brain} {bits:04x}");
+                    }
+                }
+            }
         });
     }
 

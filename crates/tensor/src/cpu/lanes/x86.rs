@@ -1,6 +1,7 @@
 //! 256-bit and 512-bit vectors.
 
 use super::{Kernel, Lanes};
+use half::{bf16, f16};
 #[allow(clippy::wildcard_imports)] // some fifty instructions
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -108,6 +109,38 @@ impl Lanes for Avx2 {
         // SAFETY: by the caller.
         unsafe { _mm256_storeu_ps(to, x) };
     }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const f16) -> __m256 {
+        // SAFETY: by the caller.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut f16, x: __m256) {
+        // SAFETY: by the caller.
+        unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)) };
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> __m256 {
+        // SAFETY: by the caller.
+        let wide = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())) };
+        // SAFETY: as above.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, x: __m256) {
+        // SAFETY: by the caller.
+        unsafe {
+            let bits = _mm256_castps_si256(x);
+            // Half a place, less where the last bit is even: the carry rounds. NaN keeps a bit of its own.
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            let upper = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(nearest, quiet, nan));
+            let packed = _mm256_permute4x64_epi64::<0b10_00>(_mm256_packus_epi32(upper, upper));
+            _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
     instructions! {
         splat(x: f32) -> __m256 = _mm256_set1_ps(x);
         add(x: __m256, y: __m256) -> __m256 = _mm256_add_ps(x, y);
@@ -171,6 +204,36 @@ impl Lanes for Avx512 {
     unsafe fn store(self, to: *mut f32, x: __m512) {
         // SAFETY: by the caller.
         unsafe { _mm512_storeu_ps(to, x) };
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const f16) -> __m512 {
+        // SAFETY: by the caller.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut f16, x: __m512) {
+        // SAFETY: by the caller.
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)) };
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> __m512 {
+        // SAFETY: by the caller.
+        let wide = unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())) };
+        // SAFETY: as above.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, x: __m512) {
+        // SAFETY: by the caller.
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            // As for 256 bits.
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+            let rounded = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x), nearest, quiet);
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded)));
+        }
     }
     instructions! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);

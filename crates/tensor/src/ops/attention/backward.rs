@@ -1,7 +1,7 @@
 //! Backward: the scores made again tile by tile, from which come the gradients of queries, keys and values.
 
-use super::forward::{finite_or_zero, put};
-use super::heads::{Element, Heads, Numbers, Rows};
+use super::forward::finite_or_zero;
+use super::heads::{Element, Heads, Numbers, Rows, put};
 use super::tile::{KEYS, QUERIES, Scores, Sight, TILE, Tile, Transpose};
 use crate::cpu::lanes::{Kernel, Lanes};
 use crate::cpu::planes::{Plane, Planes};
@@ -87,8 +87,8 @@ impl<T: Element> Backward<'_, T> {
                     sink.write(0, |_| of_sink);
                 }
             }
-            k_sums.finish();
-            v_sums.finish();
+            k_sums.finish(l);
+            v_sums.finish(l);
         }
     }
 
@@ -113,7 +113,7 @@ impl<T: Element> Backward<'_, T> {
                 of_sink = rows.fold(of_sink, |sum, (lse, delta)| sum - (sink - lse).exp2() * delta);
             }
             for (i, row) in queries.zip(room.dq.chunks_exact(rounded(self.q.width))) {
-                put(dq, i, &row[..self.q.width]);
+                put(l, dq, i, row, 1.0);
             }
         }
         of_sink
@@ -132,22 +132,22 @@ impl<T: Element> Backward<'_, T> {
     ) {
         let (at, count, kv) = ([b, h, queries.start], queries.len(), h / self.group);
         let (d, d_values) = (self.q.width, self.v.width);
-        let out = self.out.load(at, count, true, room.k_or_out);
-        let grad = self.grad.load(at, count, true, room.grad);
+        let out = self.out.load(l, at, count, true, room.k_or_out);
+        let grad = self.grad.load(l, at, count, true, room.grad);
         l.call(Deltas { out, grad, count, width: rounded(d_values), to: room.delta });
-        let lse = self.lse.load(at, count, false, room.lse_rows);
+        let lse = self.lse.load(l, at, count, false, room.lse_rows);
         for (i, to) in room.lse[..count].iter_mut().enumerate() {
             *to = finite_or_zero(lse.row(i, 1)[0]) * LOG2_E;
         }
-        let q = self.q.load(at, count, true, room.q);
+        let q = self.q.load(l, at, count, true, room.q);
         let factor = self.scores.factor;
         l.call(Transpose { rows: q, queries: count, width: d, factor, to: room.q_transposed });
         l.call(Transpose { rows: grad, queries: count, width: d_values, factor: 1.0, to: room.grad_transposed });
         room.dq.fill(0.0);
         for tile in Tile::all(self.sight, queries) {
             let at = [b, kv, tile.keys.start];
-            let k = self.k.load(at, tile.keys.len(), true, room.k_or_out);
-            let v = self.v.load(at, tile.keys.len(), false, room.v);
+            let k = self.k.load(l, at, tile.keys.len(), true, room.k_or_out);
+            let v = self.v.load(l, at, tile.keys.len(), false, room.v);
             tile.products(l, k, room.q_transposed, d, room.scores);
             if !self.scores.are_products() {
                 self.scores.finish(l, &tile, [b, h], room.scores, room.tanh);
@@ -222,10 +222,10 @@ impl<'a, 'b, T: Element> Sums<'a, 'b, T> {
         }
     }
 
-    fn finish(self) {
+    fn finish<L: Lanes>(self, l: L) {
         let width = self.result.width;
         for (i, row) in self.scratch.chunks_exact(rounded(width)).enumerate() {
-            put(self.result, i, &row[..width]);
+            put(l, self.result, i, row, 1.0);
         }
     }
 }

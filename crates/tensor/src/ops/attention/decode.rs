@@ -1,7 +1,7 @@
 //! Forward of few queries, as when a model writes token by token: a query at a time over rows of keys as they lie.
 
-use super::forward::{Forward, finite_or_zero, mean, put};
-use super::heads::{Element, Rows};
+use super::forward::{Forward, finite_or_zero, mean};
+use super::heads::{Element, Rows, put};
 use super::product::{Factor, Product, Start};
 use super::tile::Scores;
 use crate::cpu::lanes::{Kernel, Lanes};
@@ -39,13 +39,13 @@ impl<T: Element> Forward<'_, T> {
         let v_room = scratch.take(self.v.room(KEYS));
         let sink = self.sinks.as_ref().map(|sinks| sinks.at([0, 0, 0, h]) * LOG2_E);
         for i in 0..out.rows {
-            let q = self.q.load([b, h, first + i], 1, true, q_room).row(0, d);
+            let q = self.q.load(l, [b, h, first + i], 1, true, q_room).row(0, d);
             let seen = self.sight.keys_of(first + i..first + i + 1);
             let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
             sums.fill(0.0);
             for start in seen.clone().step_by(KEYS) {
                 let count = KEYS.min(seen.end - start);
-                let k = self.k.load([b, kv, start], count, true, k_room);
+                let k = self.k.load(l, [b, kv, start], count, true, k_room);
                 l.call(Dots { q, k, count, scores: &self.scores, to: weights });
                 if self.scores.has_bias() {
                     for (j, score) in weights[..count].iter_mut().enumerate() {
@@ -54,7 +54,7 @@ impl<T: Element> Forward<'_, T> {
                 }
                 let (largest, by, total) = l.call(Weights { scores: weights, max });
                 (max, sum) = (largest, sum * by + total);
-                let v = self.v.load([b, kv, start], count, true, v_room);
+                let v = self.v.load(l, [b, kv, start], count, true, v_room);
                 l.call(Product {
                     a: Factor { data: weights, row: 0, step: 1 },
                     b: v,
@@ -68,10 +68,7 @@ impl<T: Element> Forward<'_, T> {
             }
             let (factor, total) = mean(max, sum, sink);
             lse.write(i, |_| total);
-            for x in &mut *sums {
-                *x *= factor;
-            }
-            put(out, i, &sums[..self.v.width]);
+            put(l, out, i, sums, factor);
         }
     }
 }

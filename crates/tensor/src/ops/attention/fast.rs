@@ -157,7 +157,7 @@ fn backward_of<T: Element>(op: &Attention, args: &mut Args<'_>) -> Option<()> {
 /// Writes the numbers one after another.
 fn write_all<T: Element>(output: &mut Output<'_>, numbers: impl Iterator<Item = f32>) -> Option<()> {
     for (to, x) in output.dense::<T>()?.iter_mut().zip(numbers) {
-        T::narrow(&[x], std::slice::from_mut(to));
+        *to = T::narrow(x);
     }
     Some(())
 }

@@ -1,11 +1,10 @@
 //! Forward: tiles of queries by tiles of keys, with running maximum and sum.
 
-use super::heads::{Element, Heads, Numbers};
+use super::heads::{Element, Heads, Numbers, put};
 use super::tile::{KEYS, QUERIES, Scores, Sight, TILE, Tile, Transpose};
 use crate::cpu::lanes::{Kernel, Lanes};
 use crate::cpu::planes::{Plane, Planes};
 use crate::cpu::scratch::{Scratch, rounded};
-use crate::cpu::simd::vectorized;
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// What all parts of the work look at.
@@ -68,29 +67,27 @@ impl<T: Element> Forward<'_, T> {
         let k_room = scratch.take(self.k.room(KEYS));
         let v_room = scratch.take(self.v.room(KEYS));
 
-        let rows = self.q.load(out.at, count, false, q_room);
+        let rows = self.q.load(l, out.at, count, false, q_room);
         l.call(Transpose { rows, queries: count, width: d, factor: self.scores.factor, to: transposed });
         sums.fill(0.0);
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
         for tile in Tile::all(self.sight, first..first + count) {
             let at = [b, kv, tile.keys.start];
-            let k = self.k.load(at, tile.keys.len(), false, k_room);
+            let k = self.k.load(l, at, tile.keys.len(), false, k_room);
             tile.products(l, k, transposed, d, scores);
             if !self.scores.are_products() {
                 self.scores.finish(l, &tile, [b, h], scores, &mut []);
             }
             l.call(Softmax { tile: &tile, scores, max, sum, scale });
-            let v = self.v.load(at, tile.keys.len(), true, v_room);
+            let v = self.v.load(l, at, tile.keys.len(), true, v_room);
             tile.add_to_queries(l, scores, v, &mut Plane::whole(sums, rounded(dv)), Some(scale));
         }
         let sink = self.sinks.as_ref().map(|sinks| sinks.at([0, 0, 0, h]) * LOG2_E);
         for i in 0..count {
             let (factor, total) = mean(max[i], sum[i], sink);
             lse.write(i, |_| total);
-            let row = &mut sums[i * rounded(dv)..][..dv];
-            vectorized(|| row.iter_mut().for_each(|x| *x *= factor));
-            put(out, i, row);
+            put(l, out, i, &sums[i * rounded(dv)..], factor);
         }
     }
 }
@@ -112,18 +109,6 @@ pub(super) fn mean(max: f32, sum: f32, sink: Option<f32>) -> (f32, f32) {
 /// `x`, or zero where it is negative infinity: a row without any finite score has weights of zero, not NaN.
 pub(super) fn finite_or_zero(x: f32) -> f32 {
     if x == f32::NEG_INFINITY { 0.0 } else { x }
-}
-
-/// Writes a row, rounded to the type of the output.
-pub(super) fn put<T: Element>(out: &mut Plane<'_, T>, i: usize, row: &[f32]) {
-    match out.row(i) {
-        Some(to) => T::narrow(row, to),
-        None => out.write(i, |j| {
-            let mut x = [T::zeroed()];
-            T::narrow(&row[j..=j], &mut x);
-            x[0]
-        }),
-    }
 }
 
 /// Turns the scores of a tile into weights `2^(score - maximum)`, zero where a query does not see a key.

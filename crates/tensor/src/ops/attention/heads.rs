@@ -1,61 +1,116 @@
 //! Operands of the fast kernels, seen as heads of rows of f32.
 
+#![allow(unsafe_code)]
+
+use crate::cpu::lanes::{Kernel, Lanes};
+use crate::cpu::planes::Plane;
 use crate::cpu::scratch::{LINE, rounded};
-use crate::cpu::simd::vectorized;
 use crate::cpu::{Input, Output};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Element types of queries, keys and values.
 pub(super) trait Element: Pod + Send + Sync {
     const DTYPE: DType;
-    /// The values.
-    fn widen(from: &[Self], to: &mut [f32]);
-    /// The nearest values, ties to even.
-    fn narrow(from: &[f32], to: &mut [Self]);
+    fn widen(self) -> f32;
+    /// The nearest value, ties to even.
+    fn narrow(x: f32) -> Self;
+    /// # Safety
+    /// A vector of elements is readable.
+    unsafe fn load<L: Lanes>(l: L, from: *const Self) -> L::F;
+    /// # Safety
+    /// A vector of elements is writable.
+    unsafe fn store<L: Lanes>(l: L, to: *mut Self, x: L::F);
 }
 
-impl Element for f32 {
-    const DTYPE: DType = DType::F32;
-    fn widen(from: &[Self], to: &mut [f32]) {
-        to.copy_from_slice(from);
-    }
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.copy_from_slice(from);
-    }
-}
-
-impl Element for bf16 {
-    const DTYPE: DType = DType::BF16;
-    fn widen(from: &[Self], to: &mut [f32]) {
-        vectorized(|| {
-            for (x, y) in from.iter().zip(to) {
-                *y = f32::from_bits(u32::from(x.to_bits()) << 16);
+macro_rules! element {
+    ($type:ty, $dtype:expr, $widen:expr, $narrow:expr, $load:ident, $store:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = $dtype;
+            fn widen(self) -> f32 {
+                $widen(self)
             }
-        });
-    }
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        vectorized(|| {
-            for (x, y) in from.iter().zip(to) {
-                let bits = x.to_bits();
-                // Half a place, less where the last bit is even; the carry rounds. NaN keeps a bit of its own.
-                let nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-                *y = Self::from_bits(if x.is_nan() { bits >> 16 | 0x40 } else { nearest } as u16);
+            fn narrow(x: f32) -> Self {
+                $narrow(x)
             }
-        });
+            #[inline(always)]
+            unsafe fn load<L: Lanes>(l: L, from: *const Self) -> L::F {
+                // SAFETY: by the caller.
+                unsafe { l.$load(from) }
+            }
+            #[inline(always)]
+            unsafe fn store<L: Lanes>(l: L, to: *mut Self, x: L::F) {
+                // SAFETY: by the caller.
+                unsafe { l.$store(to, x) }
+            }
+        }
+    };
+}
+element!(f32, DType::F32, f32::from, f32::from, load, store);
+element!(bf16, DType::BF16, bf16::to_f32, bf16::from_f32, load_bf16, store_bf16);
+element!(f16, DType::F16, f16::to_f32, f16::from_f32, load_f16, store_f16);
+
+/// Widens rows of elements side by side; zeros after them, up to the end of each row of the result.
+struct Widen<'a, T> {
+    from: &'a [T],
+    row: usize,
+    width: usize,
+    /// Rows of whole cache lines.
+    to: &'a mut [f32],
+}
+
+impl<T: Element> Kernel for Widen<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let whole = self.width / L::COUNT * L::COUNT;
+        for (i, to) in self.to.chunks_exact_mut(rounded(self.width)).enumerate() {
+            let from = &self.from[i * self.row..][..self.width];
+            for c in (0..whole).step_by(L::COUNT) {
+                // SAFETY: the row has a vector of elements from here on.
+                l.put(to, c, unsafe { T::load(l, from[c..].as_ptr()) });
+            }
+            for (to, x) in to[whole..].iter_mut().zip(&from[whole..]) {
+                *to = x.widen();
+            }
+            to[self.width..].fill(0.0);
+        }
     }
 }
 
-impl Element for f16 {
-    const DTYPE: DType = DType::F16;
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+/// Writes a row times a number, rounded.
+struct Narrow<'a, T> {
+    from: &'a [f32],
+    factor: f32,
+    to: &'a mut [T],
+}
+
+impl<T: Element> Kernel for Narrow<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Self { from, factor, to } = self;
+        let whole = to.len() / L::COUNT * L::COUNT;
+        let by = l.splat(factor);
+        for c in (0..whole).step_by(L::COUNT) {
+            // SAFETY: the row has a vector of elements from here on.
+            unsafe { T::store(l, to[c..].as_mut_ptr(), l.mul(l.get(from, c), by)) };
+        }
+        for (to, x) in to[whole..].iter_mut().zip(&from[whole..]) {
+            *to = T::narrow(x * factor);
+        }
     }
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
+}
+
+/// Writes row `i` of a plane: these numbers times a factor, rounded to its type.
+pub(super) fn put<L: Lanes, T: Element>(l: L, out: &mut Plane<'_, T>, i: usize, from: &[f32], factor: f32) {
+    match out.row(i) {
+        Some(to) => l.call(Narrow { from: &from[..to.len()], factor, to }),
+        None => out.write(i, |j| T::narrow(from[j] * factor)),
     }
 }
 
@@ -113,7 +168,7 @@ impl<'a, T: Element> Heads<'a, T> {
 
     /// `count` rows of head `at[1]` of batch `at[0]` from row `at[2]` on: where they are if they are f32, else widened
     /// into scratch. If `padded`, each is followed by zeros up to a multiple of a cache line.
-    pub(super) fn load<'t>(&'t self, at: [usize; 3], count: usize, padded: bool, scratch: &'t mut [f32]) -> Rows<'t> {
+    pub(super) fn load<'t, L: Lanes>(&'t self, l: L, at: [usize; 3], count: usize, padded: bool, scratch: &'t mut [f32]) -> Rows<'t> {
         let start = self.offset + at.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<usize>();
         let &[_, _, row, column] = &self.strides;
         let dense = column == 1 || self.width == 1;
@@ -122,15 +177,13 @@ impl<'a, T: Element> Heads<'a, T> {
             return Rows { data: &data[..(count - 1) * row + self.width], stride: row };
         }
         let stride = rounded(self.width);
-        for (i, to) in scratch[..count * stride].chunks_exact_mut(stride).enumerate() {
-            let (to, rest) = to.split_at_mut(self.width);
-            rest.fill(0.0);
-            let from = &self.data[start + i * row..];
-            if dense {
-                T::widen(&from[..self.width], to);
-            } else {
-                for (j, y) in to.iter_mut().enumerate() {
-                    T::widen(&from[j * column..][..1], std::slice::from_mut(y));
+        let (from, to) = (&self.data[start..], &mut scratch[..count * stride]);
+        if dense {
+            l.call(Widen { from, row, width: self.width, to });
+        } else {
+            for (i, to) in to.chunks_exact_mut(stride).enumerate() {
+                for (j, to) in to.iter_mut().enumerate() {
+                    *to = if j < self.width { from[i * row + j * column].widen() } else { 0.0 };
                 }
             }
         }
