@@ -57,7 +57,9 @@ fn napkin(arguments: &[&str]) -> Command {
 /// Begins the run in `dir`, or goes on with it where a checkpoint is.
 fn spawn(dir: &Path, log: &Path) -> Child {
     let (dir_text, log) = (dir.to_str().unwrap(), log.to_str().unwrap());
-    let mut arguments = vec!["train", "--save-every", "1", "--eval-every", "0", "--log", log, "-q", "-j", "1"];
+    // A given peak: measuring it would take longer than the run.
+    let mut arguments =
+        vec!["train", "--peak", "100GFLOP/s", "--save-every", "1", "--eval-every", "0", "--log", log, "-q", "-j", "1"];
     if train::checkpoint::list(dir).unwrap().is_empty() {
         let steps = STEPS.to_string();
         arguments.extend(MODEL);
