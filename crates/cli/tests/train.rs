@@ -250,6 +250,8 @@ fn what_cannot_be_trained_is_said() {
         let (_, said) = refusal(&words);
         assert!(said.contains(expected), "{flags:?}: {said}");
     }
+    let (codes, said) = refusal(&["train", "llama-3.1-405b", "--no-save", "--json"]);
+    assert_eq!(codes, ["T0711"], "what cannot fit is not begun: {said}");
     let (_, said) = refusal(&["train", "--resume", &dir, "--data", &text, "--json"]);
     assert!(said.contains("T0702"), "{said}");
     let (_, said) = refusal(&["train", "--resume", &scratch.path("nothing"), "--json"]);

@@ -186,6 +186,17 @@ impl Train {
         let predicted = read.take(predicted);
         let (predicted, peak) = read.finish(predicted.map(|predicted| (predicted, peak)))?;
 
+        if let Some(memory) = train::probe::memory::total().filter(|memory| *memory < predicted.peak_bytes) {
+            let peak = predicted.peak_bytes;
+            return Err(Diagnostic::error(
+                "T0711",
+                format!("a step needs {peak} at its peak, this machine has {memory}"),
+            )
+            .help("a smaller model, --batch or --seq-len")
+            .help("--recompute full keeps less for the backward pass")
+            .help(format!("napkin plan {} says where the bytes are", self.model.as_deref().unwrap_or("MODEL")))
+            .into());
+        }
         let peak = peak.or_else(|| {
             let measured = train::bench::Peak::measure(threads as usize);
             let dtype = settings.training.precision.matmul_dtype();
