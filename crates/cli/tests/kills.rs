@@ -56,11 +56,25 @@ fn napkin(arguments: &[&str]) -> Command {
 
 /// Begins the run in `dir`, or goes on with it where a checkpoint is.
 fn spawn(dir: &Path, log: &Path) -> Child {
-    let (dir_text, log) = (dir.to_str().unwrap(), log.to_str().unwrap());
+    let (dir_text, log_text) = (dir.to_str().unwrap(), log.to_str().unwrap());
     // A given peak: measuring it would take longer than the run.
-    let mut arguments =
-        vec!["train", "--peak", "100GFLOP/s", "--save-every", "1", "--eval-every", "0", "--log", log, "-q", "-j", "1"];
+    let mut arguments = vec![
+        "train",
+        "--peak",
+        "100GFLOP/s",
+        "--save-every",
+        "1",
+        "--eval-every",
+        "0",
+        "--log",
+        log_text,
+        "-q",
+        "-j",
+        "1",
+    ];
     if train::checkpoint::list(dir).unwrap().is_empty() {
+        // Killed before it had saved anything: it begins anew, and so does its log.
+        let _ = fs::remove_file(log);
         let steps = STEPS.to_string();
         arguments.extend(MODEL);
         arguments.extend(["--set", "num_key_value_heads=1", "--batch", "2", "--seq-len", "16", "--dir", dir_text]);
