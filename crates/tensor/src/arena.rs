@@ -123,9 +123,8 @@ impl Segment {
 /// The bookkeeping of an arena, without the memory: which block goes where.
 ///
 /// A request takes the tightest free block that was handed out before. Where none is large enough, it takes the place
-/// that needs the least memory never touched so far; where no segment has room, a new one is asked for. On whole
-/// training steps this keeps `reserved` within 1 % of the peak of what is handed out in full precision, and a plain
-/// first or best fit over whole segments does worse (`docs/benchmarks.md`).
+/// that needs the least memory never touched so far; where no segment has room, a new one is asked for. What that leaves
+/// unused on whole training steps is in `docs/benchmarks.md`.
 ///
 /// It can be replayed over a trace, to know `reserved` before anything runs.
 #[derive(Debug, Default)]
@@ -149,7 +148,8 @@ impl Blocks {
     /// The next segment shall hold at least so many bytes: the predicted peak of a program, asked for before it runs,
     /// puts all of it in one segment.
     pub fn want(&mut self, bytes: u64) {
-        self.wanted = bytes;
+        // Gaps between blocks need some room too: without it the last large block would go to a segment of its own.
+        self.wanted = bytes.saturating_add(bytes / 50);
     }
 
     /// A block of at least `bytes` bytes, if there is room for it.

@@ -103,10 +103,10 @@ fn segments_grow_with_what_there_is_and_with_what_is_expected() {
     let mut blocks = Blocks::new();
     assert_eq!(blocks.next_segment(1), Some(SMALLEST_SEGMENT));
     assert_eq!(blocks.next_segment(1 << 40), Some(1 << 40));
-    blocks.want(3 << 30);
-    assert_eq!(blocks.next_segment(1), Some(3 << 30));
-    blocks.add_segment(3 << 30);
-    assert_eq!(blocks.next_segment(1), Some(3 << 29));
+    blocks.want(50 << 30);
+    assert_eq!(blocks.next_segment(1), Some(51 << 30), "with room for gaps");
+    blocks.add_segment(51 << 30);
+    assert_eq!(blocks.next_segment(1), Some(51 << 29));
     assert_eq!(blocks.next_segment(u64::MAX), None);
 }
 
