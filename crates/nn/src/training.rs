@@ -85,6 +85,7 @@ impl Training {
     pub fn new(runtime: &Runtime, spec: &ModelSpec, options: &TrainingOptions) -> Result<Self> {
         if options.profile.is_hf() {
             runtime.set_accumulate(Accumulate::OutOfPlace);
+            runtime.set_overwrite_saved(false);
             runtime.set_early_stop(true);
         }
         runtime.begin("init", Phase::Init);

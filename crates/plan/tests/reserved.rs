@@ -25,7 +25,7 @@ const CASES: &[Case] = &[
     ("smollm2-135m", "", 4, 256, Precision::Fp32, true, 1.02),
     ("smollm2-135m", "", 4, 256, Precision::Bf16Master, false, 1.05),
     // The gradient of the tied embedding is asked for last, when the large free blocks are in use by halves of others.
-    ("gpt2", "", 4, 256, Precision::Bf16Mixed, true, 1.1),
+    ("gpt2", "", 4, 256, Precision::Bf16Mixed, true, 1.05),
 ];
 
 fn trace(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, warm: bool) -> Trace {
@@ -42,7 +42,7 @@ fn trace(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, 
         recompute: Recompute::None,
         grad_accum_steps: 1,
         autocast: CastLists::Cuda,
-        steps: 4,
+        steps: 5,
         warm,
         dropout: false,
         until: Until::Optimizer,
@@ -93,7 +93,9 @@ fn reserved_stays_close_to_the_peak_and_stops_growing() {
             |mark: &str| marks.iter().find(|(name, _)| name == mark).map(|(_, usage)| usage.reserved).unwrap();
         let ratio = reserved("end") as f64 / peak as f64;
         assert!((1.0..=most).contains(&ratio), "{case}: {ratio:.4}");
-        assert_eq!(reserved("end"), reserved("opt2"), "{case}: the third and fourth step reserve nothing more");
+        // Where the first step ends with making the states, the second is the first of its kind.
+        let settled = reserved(if warm { "opt2" } else { "opt3" });
+        assert_eq!(reserved("end"), settled, "{case}: the steps after reserve nothing more");
         let rounding = marks.iter().map(|(_, usage)| usage.rounding).max().unwrap();
         assert!(rounding * 1000 < peak, "{case}: {rounding} bytes of rounding");
     }

@@ -48,15 +48,14 @@ pub fn apply_on(runtime: &Runtime, op: Op, inputs: &[&Tensor]) -> Result<Outputs
 
 /// [`apply`], writing into the storage of input `slot` where that is its last handle.
 ///
-/// The caller gives its handle away; what decides is whether anybody else (the tape, another variable) still holds the
-/// storage. Falls back to a fresh output.
-pub(crate) fn apply_reusing(op: Op, inputs: SmallVec<[Tensor; 2]>, slot: usize) -> Result<Outputs> {
-    let refs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-    let runtime = inputs[0].runtime().clone();
-    let taped = runtime.grad_enabled() && inputs.iter().any(Tensor::requires_grad);
-    let keeps = taped && op.saves(Needs::of(inputs.iter().map(Tensor::requires_grad))).inputs != 0;
+/// The caller gives the value of that input up; what decides is whether anybody else (the tape, another variable) still
+/// holds the storage. Falls back to a fresh output.
+pub(crate) fn apply_reusing(op: Op, inputs: &[&Tensor], slot: usize) -> Result<Outputs> {
+    let runtime = inputs[0].runtime();
+    let wants = needs_of(inputs);
+    let keeps = runtime.grad_enabled() && wants.0 != 0 && op.saves(wants).inputs != 0;
     let free = Rc::strong_count(&inputs[slot].storage) == 1 && !keeps;
-    run(&runtime, op, &refs, free.then_some(slot))
+    run(runtime, op, inputs, free.then_some(slot))
 }
 
 fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> Result<Outputs> {

@@ -57,6 +57,7 @@ struct Inner {
     phase: Cell<Phase>,
     grad: Cell<bool>,
     accumulate: Cell<Accumulate>,
+    overwrite_saved: Cell<bool>,
     early_stop: Cell<bool>,
     kernels: Cell<Kernels>,
     next_value: Cell<u64>,
@@ -95,6 +96,7 @@ impl Runtime {
             phase: Cell::new(Phase::Init),
             grad: Cell::new(true),
             accumulate: Cell::new(Accumulate::InPlace),
+            overwrite_saved: Cell::new(true),
             early_stop: Cell::new(false),
             kernels: Cell::new(Kernels::Fast),
             next_value: Cell::new(0),
@@ -280,6 +282,16 @@ impl Runtime {
 
     pub(crate) fn accumulate(&self) -> Accumulate {
         self.0.accumulate.get()
+    }
+
+    /// Whether a gradient may take the storage of a saved tensor that nothing else holds, as that of the logits in
+    /// cross-entropy does, or always gets its own, as in the reference framework. Default: it may.
+    pub fn set_overwrite_saved(&self, on: bool) {
+        self.0.overwrite_saved.set(on);
+    }
+
+    pub(crate) fn overwrite_saved(&self) -> bool {
+        self.0.overwrite_saved.get()
     }
 
     /// Whether the recomputation of a checkpointed region stops once backward has all it needs (the reference

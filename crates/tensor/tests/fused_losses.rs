@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_tensor::kernel::{Array, Counted, Data, Num};
-use napkin_tensor::meter::OpEvent;
+use napkin_tensor::meter::{MemoryChange, OpEvent};
 use napkin_tensor::ops::nll_loss::{IGNORE_INDEX, Reduction};
-use napkin_tensor::{CastLists, DType, Device, Error, Result, Runtime, Tensor, Trace};
+use napkin_tensor::{CastLists, DType, Device, Error, Phase, Result, Runtime, Tensor, Trace};
 
 const REDUCTIONS: [Reduction; 2] = [Reduction::Mean, Reduction::Sum];
 
@@ -180,6 +180,65 @@ fn kept_bytes_and_backward_buffers() {
     // As on a GPU under autocast: the result is f32, the input is not copied, its gradient is in its dtype.
     let wide = run(&|x, t| x.log_softmax_to(1, DType::F32).unwrap().nll_loss(t, Reduction::Mean).unwrap());
     assert_eq!(wide, (4 * n * v + 4 + 4, vec![4 * n * v, 2 * n * v]));
+}
+
+/// What is done with the logits between forward and backward, and what of them is held on to.
+type Between = fn(&Runtime, &Tensor) -> Option<Tensor>;
+
+/// Gradient of `x` through the cross-entropy of logits made of it, and how many tensors of their size backward allocates.
+fn through_logits(
+    device: Device,
+    dtype: DType,
+    make: fn(&Tensor) -> Result<Tensor>,
+    between: Between,
+) -> (Vec<f64>, usize) {
+    // Rows longer than what a kernel looks at together, and more of them than a thread takes at once.
+    let (n, v) = (12, 5000);
+    let rt = Runtime::with_seed(device, 5);
+    let x = rt.randn(&[n, v], dtype).unwrap().require_grad().unwrap();
+    let t = targets(&rt);
+    let logits = make(&x).unwrap();
+    let loss = logits.cross_entropy(&t, Reduction::Mean).unwrap();
+    let held = between(&rt, &logits);
+    drop(logits);
+    rt.begin("backward", Phase::Backward);
+    loss.backward().unwrap();
+    drop(held);
+    let grad = if rt.holds_data() { x.grad().unwrap().to_vec().unwrap() } else { Vec::new() };
+    let trace = rt.take_trace();
+    let made = trace.memory[trace.marks[0].memory as usize..].iter().filter(|e| {
+        matches!(e.change, MemoryChange::Alloc(_))
+            && trace.storages[e.storage.0 as usize].bytes == n * v * dtype.size_in_bytes()
+    });
+    (grad, made.count())
+}
+
+#[test]
+fn the_gradient_is_written_over_logits_that_nothing_else_holds() {
+    let nothing: Between = |_, _| None;
+    let apart: [Between; 3] = [
+        |_, logits| Some(logits.detach()),
+        |_, logits| Some(logits.detach().narrow(0, 1, 1).unwrap()),
+        |rt, _| {
+            rt.set_overwrite_saved(false);
+            None
+        },
+    ];
+    let double = |x: &Tensor| x.mul_scalar(2.0);
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        // The gradient of x only; else that of the logits too.
+        let (expected, made) = through_logits(Device::Cpu, dtype, double, nothing);
+        assert_eq!(made, 1, "{dtype}");
+        assert_eq!(through_logits(Device::Meta, dtype, double, nothing).1, 1, "{dtype}");
+        for between in apart {
+            let (grad, made) = through_logits(Device::Cpu, dtype, double, between);
+            assert!(grad == expected && made == 2, "{dtype}: {made}");
+            assert_eq!(through_logits(Device::Meta, dtype, double, between).1, 2, "{dtype}");
+        }
+        // The gradient of the exponential needs its result: the tape holds it twice.
+        let [held, free] = [apart[2], nothing].map(|between| through_logits(Device::Cpu, dtype, Tensor::exp, between));
+        assert!(held == free, "{dtype}");
+    }
 }
 
 #[test]

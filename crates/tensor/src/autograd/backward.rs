@@ -7,7 +7,7 @@ use crate::meter::Phase;
 use crate::ops::{Needs, Op, binary::Binary};
 use crate::runtime::{Accumulate, Runtime};
 use crate::tensor::{Spec, Tensor};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// What a gradient rule sees: saved tensors, shapes, and the gradients of the outputs.
@@ -39,6 +39,20 @@ impl Back<'_> {
     /// [`Error::SavedWasChanged`] if it was written in place since.
     pub fn output(&self, j: usize) -> Result<&Tensor> {
         self.saved(self.outputs[j].as_ref())
+    }
+
+    /// Applies a backward op of one output, which is written over saved input `slot` where this is its last handle and
+    /// the runtime allows it ([`Runtime::set_overwrite_saved`]): for an op that reads each element of it before it writes
+    /// that element. The rule must not ask for the saved input afterwards.
+    ///
+    /// # Errors
+    /// Those of the op.
+    pub fn apply_over(&self, op: impl Into<Op>, inputs: &[&Tensor], slot: usize) -> Result<Tensor> {
+        let op = op.into();
+        if !inputs[slot].runtime().overwrite_saved() {
+            return Tensor::op(op, inputs);
+        }
+        Ok(apply_reusing(op, inputs, slot)?.swap_remove(0))
     }
 
     fn saved<'s>(&self, saved: Option<&'s Saved>) -> Result<&'s Tensor> {
@@ -119,7 +133,7 @@ impl Pending {
         match self.runtime.accumulate() {
             Accumulate::OutOfPlace => Tensor::op(add, &[&first, &second]),
             Accumulate::InPlace => {
-                let mut out = apply_reusing(add, smallvec![first, second], 0)?;
+                let mut out = apply_reusing(add, &[&first, &second], 0)?;
                 Ok(out.swap_remove(0))
             }
         }

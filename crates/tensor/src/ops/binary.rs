@@ -266,7 +266,7 @@ macro_rules! methods {
                 /// The same, taking over this tensor's storage if this is its last handle.
                 pub fn $reusing(self, other: &Self) -> Result<Self> {
                     let op = Op::Binary(Binary { kind: BinaryKind::$kind, in_place: false });
-                    Ok(apply_reusing(op, smallvec![self, other.clone()], 0)?.swap_remove(0))
+                    Ok(apply_reusing(op, &[&self, other], 0)?.swap_remove(0))
                 }
             )*
         }

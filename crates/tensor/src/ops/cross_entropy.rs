@@ -96,7 +96,8 @@ impl Rule for CrossEntropy {
         let mut inputs: SmallVec<[&Tensor; 5]> = smallvec![back.input(0)?, back.input(1)?, back.output(1)?];
         inputs.extend(loss);
         inputs.extend(lse);
-        Ok(smallvec![Some(Tensor::op(Op::CrossEntropyBackward(op), &inputs)?), None])
+        // The gradient of the logits is as large as they are, and these two are the largest tensors of many a step.
+        Ok(smallvec![Some(back.apply_over(op, &inputs, 0)?), None])
     }
 }
 
@@ -189,7 +190,12 @@ fn forward<C: Real>(op: &CrossEntropy, args: &mut Args<'_>, columns: &[Option<us
 #[cfg(feature = "cpu")]
 fn backward<C: Real>(op: &CrossEntropyBackward, args: &mut Args<'_>, columns: &[Option<usize>]) -> Option<()> {
     let Args { inputs, outputs } = args;
-    let (logits, lse) = (Rows::of(&inputs[0])?, rows::vector::<C>(&inputs[2])?);
+    // `None`: the gradient is written over the logits, row-major both.
+    let logits = match inputs[0].output() {
+        None => Some(Rows::of(&inputs[0])?),
+        Some(_) => None,
+    };
+    let lse = rows::vector::<C>(&inputs[2])?;
     let number = |at: usize| rows::vector::<C>(&inputs[at]);
     let loss = if op.loss {
         op.of.reduction.finish(rows::first(&inputs[3])?, C::from_f64(valid(columns)))
@@ -197,7 +203,7 @@ fn backward<C: Real>(op: &CrossEntropyBackward, args: &mut Args<'_>, columns: &[
         C::zero()
     };
     let by_row = if op.lse { Some(number(inputs.len() - 1)?) } else { None };
-    let size = logits.width();
+    let size = inputs[0].layout.shape()[1] as usize;
     let target = (outputs[0].typed(), size);
     rows::in_pieces(columns.len(), rows::rows_per_piece(size), [target], |first, count, [mut out]| {
         let (mut buffer, mut block) = (vec![C::zero(); BLOCK], vec![C::zero(); BLOCK]);
@@ -210,7 +216,12 @@ fn backward<C: Real>(op: &CrossEntropyBackward, args: &mut Args<'_>, columns: &[
             let used = column.is_some() || op.lse;
             for from in (0..size).step_by(BLOCK) {
                 let len = BLOCK.min(size - from);
-                let x = logits.get(row, from, len, &mut buffer);
+                let x = if let Some(logits) = &logits {
+                    logits.get(row, from, len, &mut buffer)
+                } else {
+                    out.as_read().read(r * size + from, 1, &mut buffer[..len]);
+                    &buffer[..len]
+                };
                 let dx = rows::place(&mut out, r * size + from, len, &mut block);
                 slopes(x, lse[row], used.then_some(scale), dx);
                 if let Some(c) = column.filter(|c| (from..from + len).contains(c)) {

@@ -184,7 +184,7 @@ impl Tensor {
     /// `x * c`, taking over this tensor's storage if this is its last handle.
     pub fn mul_scalar_reusing(self, c: f64) -> Result<Self> {
         let op = Op::Scalar(Scalar { kind: ScalarKind::Mul, value: c, in_place: false });
-        Ok(apply_reusing(op, smallvec![self], 0)?.swap_remove(0))
+        Ok(apply_reusing(op, &[&self], 0)?.swap_remove(0))
     }
 
     /// `x / c` in place.

@@ -136,6 +136,10 @@ fn losses() -> Vec<Row> {
             let (x, t) = (g.float(&[5, 3])?, targets(g, 3)?);
             Ok(vec![x.cross_entropy(&t, Reduction::Mean)?, x.cross_entropy(&t, Reduction::Sum)?])
         }),
+        row("cross_entropy of logits that only backward holds", |g| {
+            let (x, t) = (g.float(&[5, 3])?, targets(g, 3)?);
+            Ok(x.mul_scalar(1.5)?.cross_entropy_with_lse(&t, Reduction::Mean)?.into_vec())
+        }),
         row("cross_entropy with a z-loss", |g| {
             let (x, t) = (g.float(&[5, 3])?, targets(g, 3)?);
             Ok(x.cross_entropy_with_lse(&t, Reduction::Mean)?.into_vec())
