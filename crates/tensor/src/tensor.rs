@@ -11,7 +11,7 @@ use crate::ops::Op;
 use crate::runtime::Runtime;
 use crate::storage::Storage;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// A strided view of a storage, with an optional place in the autograd graph.
@@ -23,6 +23,26 @@ pub struct Tensor {
     pub(crate) layout: Arc<Layout>,
     pub(crate) dtype: DType,
     pub(crate) grad_ref: Option<GradRef>,
+}
+
+/// What a tensor was at some time: equal to that of another exactly if both are the same elements, unchanged in between,
+/// with the same place in the autograd graph. It keeps no bytes.
+#[derive(Clone)]
+pub struct Identity {
+    storage: Weak<Storage>,
+    version: u32,
+    dtype: DType,
+    layout: Arc<Layout>,
+    /// Whether it is a leaf, and the number it has as a leaf or as a value.
+    node: Option<(bool, u64)>,
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.storage.ptr_eq(&other.storage)
+            && (self.version, self.dtype, self.node) == (other.version, other.dtype, other.node)
+            && self.layout == other.layout
+    }
 }
 
 /// What an op needs to know of an operand to infer shapes and costs.
@@ -139,6 +159,20 @@ impl Tensor {
     /// Whether gradients flow to or through this tensor.
     pub fn requires_grad(&self) -> bool {
         self.grad_ref.is_some()
+    }
+
+    /// What this tensor is now, to be told from others later.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            storage: Rc::downgrade(&self.storage),
+            version: self.storage.version(),
+            dtype: self.dtype,
+            layout: self.layout.clone(),
+            node: self.grad_ref.as_ref().map(|node| match node {
+                GradRef::Leaf(leaf) => (true, leaf.id()),
+                GradRef::Value(value) => (false, *value),
+            }),
+        }
     }
 
     /// Whether this tensor collects its gradient itself.

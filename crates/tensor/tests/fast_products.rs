@@ -46,6 +46,12 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("second factor shared by single rows", |g| g.floats(&[4, 3, 1, 20])?.matmul(&g.floats(&[20, 17])?)),
     ("first factor shared", |g| g.floats(&[7, 20])?.matmul(&g.floats(&[2, 2, 20, 17])?)),
     ("long", |g| g.floats(&[2, 1000])?.matmul(&g.floats(&[1000, 3])?)),
+    ("narrow factors, scales unknown", |g| {
+        let zero = || g.rt.zeros(&[], DType::F32);
+        let (x, inverse) = g.floats(&[37, 50])?.scaled_cast(DType::F8E4M3, &zero()?, &zero()?)?;
+        let (w, inverse_w) = g.floats(&[50, 41])?.scaled_cast(DType::F8E5M2, &zero()?, &zero()?)?;
+        x.scaled_matmul(&w.t()?, &inverse, &inverse_w, g.dtype)
+    }),
     ("linear", |g| g.floats(&[5, 9, 20])?.linear(&g.floats(&[33, 20])?, Some(&g.floats(&[33])?))),
     ("linear without bias", |g| g.floats(&[5, 9, 20])?.linear(&g.floats(&[33, 20])?, None)),
     ("linear, weight transposed", |g| {

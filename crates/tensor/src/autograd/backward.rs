@@ -55,6 +55,16 @@ impl Back<'_> {
         Ok(apply_reusing(op, inputs, slot)?.swap_remove(0))
     }
 
+    /// Saved input `i`, of which it does not matter that it was written in place since: something that several nodes add
+    /// to.
+    ///
+    /// # Errors
+    /// If it was not saved.
+    pub fn accumulator(&self, i: usize) -> Result<&Tensor> {
+        let saved = self.inputs[i].as_ref();
+        saved.map(|saved| &saved.tensor).ok_or(Error::Backward("a gradient rule asked for a tensor it did not save"))
+    }
+
     fn saved<'s>(&self, saved: Option<&'s Saved>) -> Result<&'s Tensor> {
         let saved = saved.ok_or(Error::Backward("a gradient rule asked for a tensor it did not save"))?;
         if saved.tensor.storage.version() == saved.version {

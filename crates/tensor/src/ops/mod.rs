@@ -309,6 +309,10 @@ ops! {
     linear { Linear }
     /// One weight per group of rows.
     grouped_matmul { GroupedLinear, GroupedWeightGrad }
+    /// Casts to narrow floats with a scale for the tensor.
+    scaled_cast { ScaledCast }
+    /// Products of narrow floats with scales.
+    scaled_matmul { ScaledMatMul }
     // --- attention and losses
     /// Fused attention.
     attention { Attention, AttentionBackward }

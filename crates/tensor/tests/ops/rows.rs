@@ -8,6 +8,7 @@ use crate::inputs::Inputs;
 use napkin_tensor::autograd::{Back, Grads};
 use napkin_tensor::kernel::Array;
 use napkin_tensor::ops::custom::CustomOp;
+use napkin_tensor::ops::scaled_matmul::{GradientCast, GradientScale};
 use napkin_tensor::ops::{Outs, one_fresh, traffic};
 use napkin_tensor::{Cost, DType, Result, Spec, Tensor};
 use std::rc::Rc;
@@ -369,6 +370,25 @@ fn by_index() -> Vec<Row> {
     ]
 }
 
+/// A narrow dtype, or f64 where gradients are held against differences.
+fn narrow(g: &Inputs) -> DType {
+    if g.dtype == DType::F64 { DType::F64 } else { DType::F8E4M3 }
+}
+
+/// `x Wᵀ + b` of scaled casts.
+fn scaled_linear(g: &mut Inputs, bias: bool, trained: bool) -> Result<Vec<Tensor>> {
+    let (narrow, wide) = (narrow(g), g.dtype);
+    let one = |g: &Inputs, x: f64| g.rt.full(&[], x, DType::F32);
+    let x = if trained { g.float(&[3, 4])? } else { g.data(&[3, 4])? };
+    let (w, b) = (g.float(&[2, 4])?, if bias { Some(g.float(&[2])?) } else { None });
+    let (x, x_inverse) = x.scaled_cast(narrow, &one(g, 4.0)?, &one(g, 0.0)?)?;
+    let (w, w_inverse) = w.scaled_cast(narrow, &one(g, 2.0)?, &one(g, 0.0)?)?;
+    let cast = GradientCast { narrow: if narrow == DType::F64 { narrow } else { DType::F8E5M2 }, factors: [wide; 2] };
+    let (scale, amax) = (one(g, 8.0)?, one(g, 0.0)?);
+    let gradient = GradientScale { cast, scale: &scale, amax: &amax };
+    Ok(vec![x.scaled_linear(&x_inverse, (&w, &w_inverse), b.as_ref(), wide, gradient)?])
+}
+
 fn contractions() -> Vec<Row> {
     vec![
         row("matmul", |g| {
@@ -380,6 +400,21 @@ fn contractions() -> Vec<Row> {
             let (x, y) = (g.float(&[2, 1, 2, 3])?, g.float(&[2, 3, 2])?);
             Ok(vec![x.matmul(&y)?])
         }),
+        row("scaled_cast", |g| {
+            let narrow = narrow(g);
+            let (x, scale, amax) = (g.data(&[3, 4])?, g.rt.full(&[], 2.0, DType::F32)?, g.rt.zeros(&[1], DType::F32)?);
+            let (cast, inverse) = x.scaled_cast(narrow, &scale, &amax)?;
+            Ok(vec![cast, inverse, amax])
+        }),
+        row("scaled_cast without a scale", |g| {
+            let (x, zero) = (g.data(&[3, 4])?, g.rt.zeros(&[], DType::F32)?);
+            let amax = g.rt.zeros(&[], DType::F32)?;
+            let (cast, inverse) = x.scaled_cast(DType::F8E5M2, &zero, &amax)?;
+            Ok(vec![cast, inverse, amax])
+        }),
+        row("scaled_linear", |g| scaled_linear(g, true, true)),
+        row("scaled_linear without bias", |g| scaled_linear(g, false, true)),
+        row("scaled_linear, frozen input", |g| scaled_linear(g, true, false)),
         row("linear", |g| {
             let (x, w, b) = (g.float(&[2, 2, 3])?, g.float(&[4, 3])?, g.float(&[4])?);
             Ok(vec![x.linear(&w, Some(&b))?, x.linear(&w, None)?])
