@@ -125,7 +125,7 @@ pub struct StepArgs {
     /// Implementation: fused, hf-sdpa, hf-eager [default: fused]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure [default: bf16-mixed]
+    /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure, fp8 [default: bf16-mixed]
     #[arg(long, value_name = "RECIPE")]
     pub precision: Option<String>,
     /// sgd, sgd-momentum, adagrad, rmsprop, adam, adamw, adafactor, adam-8bit, muon, lion; with -fused, -forloop or
@@ -180,6 +180,7 @@ impl StepArgs {
         match recipe.unwrap_or(Precision::Bf16Mixed).matmul_dtype() {
             DType::F32 => hardware::Precision::Fp32,
             DType::F16 => hardware::Precision::Fp16,
+            DType::F8E4M3 => hardware::Precision::Fp8,
             _ => hardware::Precision::Bf16,
         }
     }

@@ -383,13 +383,21 @@ fn choices_and_who_made_them() {
 /// The arithmetic of a run is that of its precision, unless somebody says otherwise.
 #[test]
 fn time_follows_the_precision() {
-    for (more, peak) in [("", "989.5"), ("--precision fp32", "67.0"), ("--precision fp32 --dtype tf32", "494.5")] {
+    for (more, peak) in [
+        ("", "989.5"),
+        ("--precision fp32", "67.0"),
+        ("--precision fp32 --dtype tf32", "494.5"),
+        ("--precision fp8", "1.98"),
+    ] {
         let output = run(&split(&format!("{PLAN} --tokens 1T {more}")));
         let text = utf8(&output.stdout);
         let row = text.lines().map(split).find(|words| words.first() == Some(&"peak") && words.contains(&"dense"));
         assert_eq!(row.expect("a peak")[1], peak, "{text}");
     }
     assert!(answer(&split("plan gpt2 --hw t4")).contains("--precision fp16-mixed"));
+    assert!(answer(&split("plan gpt2 --hw a100-sxm-80gb --precision fp8")).contains("--precision bf16-mixed"));
+    let odd = "ledger gpt2 --precision fp8 --set n_embd=36 --set n_head=4";
+    assert!(answer(&split(odd)).contains("no weight of a block has sizes that are multiples of 16"));
 }
 
 /// What does not fit comes with what would.

@@ -139,6 +139,7 @@ fn a_resumed_run_is_the_run_that_was_never_stopped() {
         ("bf16-master", &["--optimizer", "adam-8bit"]),
         ("bf16-pure", &["--optimizer", "adafactor", "--stochastic-rounding"]),
         ("fp16-mixed", &["--optimizer", "lion"]),
+        ("fp8", &["--optimizer", "adamw", "--recompute", "full"]),
     ] {
         let options = ["--precision", precision, "--steps", "12", "--dropout", "--grad-accum", "2"];
         let options = [&options, how].concat();

@@ -1,6 +1,7 @@
 //! What the modules of one forward pass share: implementation profile, precision, tables computed once.
 
 use crate::cache::KvCache;
+use crate::fp8::Casts;
 use crate::spec::{AttentionSpec, RotarySpec};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -119,6 +120,8 @@ pub struct Forward {
     pub seq_len: u64,
     /// In the fused profile under mixed precision: the dtype weights are cast to.
     pub compute: Option<DType>,
+    /// In 8-bit precision: what linear maps cast with.
+    pub fp8: Option<Casts>,
     /// Keys and values of the tokens before, where a text is continued. Fused profile only.
     pub cache: Option<std::rc::Rc<KvCache>>,
     tables: std::rc::Rc<RefCell<Tables>>,
@@ -146,6 +149,7 @@ impl Forward {
             batch,
             seq_len,
             compute: None,
+            fp8: None,
             cache: None,
             tables: std::rc::Rc::default(),
         }

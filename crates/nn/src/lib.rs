@@ -9,6 +9,7 @@ pub mod cache;
 pub mod config;
 pub mod context;
 pub mod families;
+pub mod fp8;
 pub mod generate;
 pub mod loss;
 pub mod model;

@@ -26,12 +26,22 @@ pub enum Precision {
     Fp16Mixed,
     /// Everything bf16: 8 bytes per parameter with AdamW.
     Bf16Pure,
+    /// As `bf16-mixed`, with the linear maps of blocks on 8-bit copies: E4M3 forward, E5M2 backward, a scale for each
+    /// tensor.
+    Fp8,
 }
 
 impl Precision {
     /// All recipes.
-    pub const ALL: [Self; 6] =
-        [Self::Fp32, Self::Bf16Master, Self::Bf16MasterFp32Grads, Self::Bf16Mixed, Self::Fp16Mixed, Self::Bf16Pure];
+    pub const ALL: [Self; 7] = [
+        Self::Fp32,
+        Self::Bf16Master,
+        Self::Bf16MasterFp32Grads,
+        Self::Bf16Mixed,
+        Self::Fp16Mixed,
+        Self::Bf16Pure,
+        Self::Fp8,
+    ];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
@@ -42,13 +52,14 @@ impl Precision {
             Self::Bf16Mixed => "bf16-mixed",
             Self::Fp16Mixed => "fp16-mixed",
             Self::Bf16Pure => "bf16-pure",
+            Self::Fp8 => "fp8",
         }
     }
 
     /// dtype of the parameters.
     pub const fn param_dtype(self) -> DType {
         match self {
-            Self::Fp32 | Self::Bf16Mixed | Self::Fp16Mixed => DType::F32,
+            Self::Fp32 | Self::Bf16Mixed | Self::Fp16Mixed | Self::Fp8 => DType::F32,
             Self::Bf16Master | Self::Bf16MasterFp32Grads | Self::Bf16Pure => DType::BF16,
         }
     }
@@ -58,11 +69,12 @@ impl Precision {
         if matches!(self, Self::Bf16MasterFp32Grads) { DType::F32 } else { self.param_dtype() }
     }
 
-    /// dtype of the contractions.
+    /// dtype of the contractions; in fp8, of the linear maps of blocks.
     pub const fn matmul_dtype(self) -> DType {
         match self {
             Self::Fp32 => DType::F32,
             Self::Fp16Mixed => DType::F16,
+            Self::Fp8 => DType::F8E4M3,
             _ => DType::BF16,
         }
     }
@@ -72,11 +84,21 @@ impl Precision {
         matches!(self, Self::Bf16Master | Self::Bf16MasterFp32Grads)
     }
 
-    /// dtype of the copies of f32 weights that contractions run on, where there are any.
+    /// dtype of the copies of f32 weights that contractions run on, where there are any; in fp8, of what is not on 8-bit
+    /// copies.
     pub const fn copies(self) -> Option<DType> {
         match self {
-            Self::Bf16Mixed | Self::Fp16Mixed => Some(self.matmul_dtype()),
+            Self::Bf16Mixed | Self::Fp8 => Some(DType::BF16),
+            Self::Fp16Mixed => Some(DType::F16),
             _ => None,
+        }
+    }
+
+    /// dtype in which sharded weights are gathered.
+    pub const fn gathered_dtype(self) -> DType {
+        match self.copies() {
+            Some(low) => low,
+            None => self.param_dtype(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! On the meta device this is the program that [`crate::step`] traces; on a device with data the same program trains.
 
 use crate::context::{Forward, Profile, Recompute};
+use crate::fp8::{DelayedScaling, Fp8};
 use crate::loss::{next_token_loss, target_loss};
 use crate::model::Model;
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
@@ -71,6 +72,7 @@ pub struct Training {
     optimizer: Optimizer,
     options: TrainingOptions,
     scaler: Option<LossScaler>,
+    fp8: Option<Fp8>,
     /// Optimizer steps begun, from 1.
     step: u64,
     /// Micro-batches of this step that were begun.
@@ -94,8 +96,10 @@ impl Training {
         let mut optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
         optimizer.set_stochastic_rounding(options.stochastic_rounding);
         let scaler = (precision == Precision::Fp16Mixed).then(|| LossScaler::new(ScalerOptions::default()));
+        let fp8 = (precision == Precision::Fp8).then(|| Fp8::new(runtime, model.params(), DelayedScaling::default()));
+        let fp8 = fp8.transpose()?;
         let options = *options;
-        let training = Self { runtime: runtime.clone(), model, optimizer, options, scaler, step: 1, micro: 0 };
+        let training = Self { runtime: runtime.clone(), model, optimizer, options, scaler, fp8, step: 1, micro: 0 };
         if training.wide_grads() {
             for param in training.model.params().iter().filter(|p| p.trainable) {
                 let zeros = runtime.no_grad(|| runtime.zeros(param.tensor.shape(), precision.grad_dtype()))?;
@@ -136,6 +140,15 @@ impl Training {
     /// The loss scaler, to restore its state.
     pub fn scaler_mut(&mut self) -> Option<&mut LossScaler> {
         self.scaler.as_mut()
+    }
+
+    /// All that training changes beside the parameters and the loss scaler, to be saved and restored in place: whose state
+    /// it is, its name, the tensor. Optimizer states are there once they are made.
+    pub fn state_tensors(&self) -> Vec<(String, &'static str, Tensor)> {
+        let fp8 = self.fp8.iter().flat_map(Fp8::state_tensors);
+        let mut all = self.optimizer.state_tensors(self.model.params());
+        all.extend(fp8.map(|(name, tensor)| ("fp8".to_owned(), name, tensor)));
+        all
     }
 
     /// Goes on as after `steps` updates, of which parameters and states have been restored.
@@ -190,6 +203,7 @@ impl Training {
         let (rt, options) = (&self.runtime, &self.options);
         let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), tokens.size(1));
         f.training = dropout;
+        f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
             let hidden = self.model.body(f, tokens)?;
             let logits = self.model.logits(f, &hidden)?;
@@ -199,6 +213,9 @@ impl Training {
             };
             // Both live until the forward pass is over, as parts of the model's output.
             drop((hidden, logits));
+            if let Some(casts) = &f.fp8 {
+                casts.forget();
+            }
             loss
         };
         match (options.precision.copies(), options.profile) {
@@ -235,6 +252,9 @@ impl Training {
         if updated.skipped.is_none() {
             self.optimizer.set_lr(lr);
             self.optimizer.step(self.model.params())?;
+            if let Some(fp8) = &self.fp8 {
+                fp8.advance(self.optimizer.steps())?;
+            }
         }
         self.begin("zero", Phase::Optimizer);
         let wide = self.wide_grads();

@@ -352,6 +352,13 @@ pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
         Assumption::new("allocator_waste", "allocator waste", Bytes(0), Origin::Default)
             .why("bytes allocated are counted exactly; fragmentation of a caching allocator is not modelled"),
     );
+    if options.precision == Precision::Fp8 {
+        out.push(
+            Assumption::new("fp8", "fp8", "linear maps of blocks", Origin::Default).why(
+                "attention scores and values, experts, head and norms stay in bf16 and f32; peaks are those of fp8",
+            ),
+        );
+    }
     if request.options.precision.copies().is_some() && request.options.profile.is_hf() {
         let lists = if request.options.autocast == tensor::CastLists::Cuda { "cuda" } else { "cpu" };
         out.push(Assumption::new("autocast", "autocast", lists, Origin::Default).flag("--autocast"));

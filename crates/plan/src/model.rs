@@ -2,8 +2,9 @@
 
 use nn::config::{Config, Resolved};
 use nn::families;
+use nn::fp8;
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection};
-use nn::step::{self, ParamInfo, StepOptions, StepTrace};
+use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::Trace;
@@ -89,7 +90,18 @@ impl Model {
             let message = format!("--seq-len {} is beyond the {most} positions of the config", options.seq_len);
             all.push(Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"));
         }
+        all.extend(self.precision_warning(options.precision));
         all
+    }
+
+    /// What to warn about where it is trained in this precision.
+    pub fn precision_warning(&self, precision: Precision) -> Option<Diagnostic> {
+        let params = (precision == Precision::Fp8).then(|| step::parameters(&self.spec).unwrap_or_default())?;
+        let none = !params.iter().any(|param| fp8::takes_part(param.kind, &param.shape));
+        none.then(|| {
+            let message = format!("no weight of a block has sizes that are multiples of {}", fp8::MULTIPLE);
+            Diagnostic::warning("T0311", message).effect("nothing is in 8 bits: this is bf16-mixed")
+        })
     }
 
     /// What the reader of the config assumed because a key was absent or null.

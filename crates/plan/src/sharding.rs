@@ -54,7 +54,7 @@ pub struct Gathered {
 impl Gathered {
     /// Units of a traced model: each block is one, everything else the root.
     pub fn new(trace: &Trace, params: &[ParamInfo], options: &StepOptions, layers_name: &str) -> Self {
-        let unit = options.precision.matmul_dtype().size_in_bytes();
+        let unit = options.precision.gathered_dtype().size_in_bytes();
         let grad = options.precision.grad_dtype().size_in_bytes();
         let number = |path: &str| -> Option<usize> {
             let mut parts = path.split('.').skip_while(|p| *p != layers_name);

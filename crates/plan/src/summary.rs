@@ -6,6 +6,7 @@ use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
+use crate::hardware::Precision;
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
 use crate::model::{Model, kv_bytes, kv_bytes_per_token};
 use crate::params::Counts;
@@ -102,9 +103,9 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         // A run would be refused; memory alone is answered.
         if let Err(problem) = question.fleet.peak() {
             let effect = "the bytes are those of a device that has it";
-            report
-                .warnings
-                .push(Diagnostic::warning("T0401", problem.message).effect(effect).help("--precision fp16-mixed"));
+            let bf16 = question.fleet.hardware.peak(Precision::Bf16).is_some();
+            let help = if bf16 { "--precision bf16-mixed" } else { "--precision fp16-mixed" };
+            report.warnings.push(Diagnostic::warning("T0401", problem.message).effect(effect).help(help));
         }
         report.notes.push(phrase!["--tokens 1T adds how long it takes"]);
     }

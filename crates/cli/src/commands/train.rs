@@ -52,7 +52,7 @@ pub struct Train {
     /// Micro-batches per optimizer step [default: 1]
     #[arg(long, value_name = "N")]
     pub grad_accum: Option<String>,
-    /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure [default: fp32]
+    /// fp32, bf16-master, bf16-master-fp32-grads, bf16-mixed, fp16-mixed, bf16-pure, fp8 [default: fp32]
     #[arg(long, value_name = "RECIPE")]
     pub precision: Option<String>,
     /// Update rule [default: adamw]

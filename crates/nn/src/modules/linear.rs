@@ -31,6 +31,11 @@ impl Linear {
     /// `rows.. in -> rows.. out`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let _scope = f.runtime.scope(self.name);
+        if let Some(casts) = &f.fp8
+            && let Some(out) = casts.linear(f, x, &self.weight, self.bias.as_ref(), self.transposed)?
+        {
+            return Ok(out);
+        }
         let weight = f.weight(&self.weight)?;
         let bias = self.bias.as_ref().map(|b| f.weight(b)).transpose()?;
         if self.loose && f.profile.is_hf() {

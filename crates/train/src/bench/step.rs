@@ -136,6 +136,7 @@ impl StepRequest<'_> {
         report.blocks.push(Block::key_values("memory", memory_rows(steps, predicted)));
         report.inputs = Value::map().with("model", self.model.inputs());
         report.warnings = self.model.warnings();
+        report.warnings.extend(self.model.precision_warning(self.settings.training.precision));
         report.warnings.extend(super::report::disturbed([steps.samples.busy(self.threads)].into_iter().flatten()));
         report.result = self.value(steps, predicted, mfu);
         report

@@ -112,5 +112,6 @@ pub fn report(
         .with("reserved_bytes", summary.reserved)
         .with("checkpoint", summary.checkpoint.as_ref().map(|path| path.display().to_string()));
     report.warnings = model.warnings();
+    report.warnings.extend(model.precision_warning(settings.training.precision));
     report
 }

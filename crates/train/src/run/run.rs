@@ -311,7 +311,7 @@ impl Run {
     }
 
     fn state_tensors(&self) -> Vec<NamedTensor> {
-        let states = self.training.optimizer().state_tensors(self.training.model().params());
+        let states = self.training.state_tensors();
         states.iter().map(|(param, slot, tensor)| NamedTensor::slot(param, slot, tensor)).collect()
     }
 
