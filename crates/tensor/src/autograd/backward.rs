@@ -8,6 +8,7 @@ use crate::ops::{Needs, Op, binary::Binary};
 use crate::runtime::{Accumulate, Runtime};
 use crate::tensor::{Spec, Tensor};
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What a gradient rule sees: saved tensors, shapes, and the gradients of the outputs.
@@ -17,6 +18,7 @@ pub struct Back<'a> {
     outputs: SmallVec<[Option<Saved>; 1]>,
     grads: SmallVec<[Option<Tensor>; 1]>,
     needs: Needs,
+    pending: &'a Pending,
 }
 
 impl Back<'_> {
@@ -65,6 +67,20 @@ impl Back<'_> {
         saved.map(|saved| &saved.tensor).ok_or(Error::Backward("a gradient rule asked for a tensor it did not save"))
     }
 
+    /// Takes the gradient that input `i` has collected so far, for a rule that adds its contribution to it in place and
+    /// gives back the sum: where the contribution is mostly zeros, a tensor of them is spared.
+    ///
+    /// `None` if there is none yet, somebody else holds it, it is not in the input's shape and dtype and row-major, or
+    /// gradients are not to be added in place: the rule then gives back its contribution alone.
+    pub fn take_collected(&self, i: usize) -> Option<Tensor> {
+        let spec = self.spec(i);
+        let fits = |sum: &Tensor| {
+            let own = Rc::strong_count(&sum.storage) == 1;
+            own && sum.is_contiguous() && sum.dtype() == spec.dtype && sum.shape() == spec.shape()
+        };
+        self.pending.take_if(self.node.inputs[i].as_ref()?, fits)
+    }
+
     fn saved<'s>(&self, saved: Option<&'s Saved>) -> Result<&'s Tensor> {
         let saved = saved.ok_or(Error::Backward("a gradient rule asked for a tensor it did not save"))?;
         if saved.tensor.storage.version() == saved.version {
@@ -111,28 +127,39 @@ impl Back<'_> {
 /// Gradients of values on their way to the node that made the value.
 struct Pending {
     runtime: Runtime,
-    slots: Vec<Option<Tensor>>,
+    slots: RefCell<Vec<Option<Tensor>>>,
 }
 
 impl Pending {
-    fn take(&mut self, value: u64) -> Option<Tensor> {
-        self.slots.get_mut(value as usize)?.take()
+    fn take(&self, value: u64) -> Option<Tensor> {
+        self.slots.borrow_mut().get_mut(value as usize)?.take()
+    }
+
+    /// Takes what was collected if gradients are added in place and it is fit for that.
+    fn take_if(&self, from: &GradRef, fits: impl Fn(&Tensor) -> bool) -> Option<Tensor> {
+        if self.runtime.accumulate() == Accumulate::OutOfPlace {
+            return None;
+        }
+        match from {
+            GradRef::Leaf(leaf) => leaf.gradient.borrow_mut().take_if(|sum| fits(sum)),
+            GradRef::Value(value) => self.slots.borrow_mut().get_mut(*value as usize)?.take_if(|sum| fits(sum)),
+        }
     }
 
     /// Adds a contribution: the first is moved, later ones are added.
-    fn add(&mut self, to: &GradRef, grad: Tensor) -> Result<()> {
+    fn add(&self, to: &GradRef, grad: Tensor) -> Result<()> {
         match to {
             GradRef::Leaf(leaf) => self.add_to_leaf(leaf, grad),
             GradRef::Value(value) => {
-                let at = *value as usize;
-                if at >= self.slots.len() {
-                    self.slots.resize(at + 1, None);
-                }
-                let sum = match self.slots[at].take() {
+                let sum = match self.take(*value) {
                     None => grad,
                     Some(first) => self.sum(first, grad)?,
                 };
-                self.slots[at] = Some(sum);
+                let (at, mut slots) = (*value as usize, self.slots.borrow_mut());
+                if at >= slots.len() {
+                    slots.resize(at + 1, None);
+                }
+                slots[at] = Some(sum);
                 Ok(())
             }
         }
@@ -201,17 +228,17 @@ impl Tensor {
                 "the history was consumed by an earlier backward pass; double backward is not supported",
             ));
         }
-        let mut pending = Pending { runtime: runtime.clone(), slots: Vec::new() };
+        let pending = Pending { runtime: runtime.clone(), slots: RefCell::default() };
         pending.add(&GradRef::Value(*value), grad)?;
         let (module, phase) = (runtime.module(), runtime.set_phase(Phase::Backward));
-        let result = run(&runtime, &mut pending);
+        let result = run(&runtime, &pending);
         runtime.set_module(module);
         runtime.set_phase(phase);
         result
     }
 }
 
-fn run(runtime: &Runtime, pending: &mut Pending) -> Result<()> {
+fn run(runtime: &Runtime, pending: &Pending) -> Result<()> {
     let mut leaves: Vec<Rc<Leaf>> = Vec::new();
     loop {
         let Some(mut node) = runtime.tape().nodes.pop() else { break };
@@ -228,6 +255,7 @@ fn run(runtime: &Runtime, pending: &mut Pending) -> Result<()> {
             needs: Needs::of(node.inputs.iter().map(Option::is_some)),
             node: &node,
             grads,
+            pending,
         };
         let before = runtime.set_grad_enabled(false);
         let result = runtime.without_autocast(|| node.op.gradient(&back));

@@ -70,22 +70,26 @@ impl Rule for Embedding {
     }
 
     fn gradient(&self, back: &Back<'_>) -> Result<Grads> {
-        let rows = back.spec(0).shape()[0];
-        if self.indexed {
-            let (grad, indices) = (back.grad()?, back.input(1)?);
-            let count = indices.elements();
-            let shape: Dims = std::iter::once(&count).chain(&back.spec(0).shape()[1..]).copied().collect();
-            let (grad, indices) = (grad.reshape(&shape)?, indices.reshape(&[count])?);
+        let (grad, indices) = (back.grad()?, back.input(1)?);
+        let count = indices.elements();
+        let shape: Dims = std::iter::once(&count).chain(&back.spec(0).shape()[1..]).copied().collect();
+        let flat = || Ok::<_, Error>((indices.reshape(&[count])?, grad.reshape(&shape)?));
+        let sum = if self.indexed {
+            let (indices, grad) = flat()?;
             let zeros = back.zeros_like_input(0)?;
-            let sum = match zeros.runtime().accumulate() {
+            match zeros.runtime().accumulate() {
                 Accumulate::OutOfPlace => zeros.index_add(&indices, &grad)?,
                 Accumulate::InPlace => zeros.index_add_(&indices, &grad)?,
-            };
-            return Ok(smallvec![Some(sum), None]);
-        }
-        let op = EmbeddingBackward { rows };
-        let grad = Tensor::op(Op::EmbeddingBackward(op), &[back.grad()?, back.input(1)?])?;
-        Ok(smallvec![Some(grad), None])
+            }
+        } else if let Some(collected) = back.take_collected(0) {
+            // A table that is also the head of the model has the gradient of the head by now.
+            let (indices, grad) = flat()?;
+            collected.index_add_(&indices, &grad)?
+        } else {
+            let op = EmbeddingBackward { rows: back.spec(0).shape()[0] };
+            Tensor::op(Op::EmbeddingBackward(op), &[grad, indices])?
+        };
+        Ok(smallvec![Some(sum), None])
     }
 }
 

@@ -2,7 +2,16 @@
 //! dispatch log and saved-tensor hooks on the same shapes).
 
 use napkin_tensor::meter::MemoryChange;
-use napkin_tensor::{DType, Device, Phase, Result, Role, Runtime, Tensor};
+use napkin_tensor::{Accumulate, DType, Device, Phase, Result, Role, Runtime, Tensor, Trace};
+
+/// Sizes of the buffers made from the mark `name` to the next one.
+fn buffers(trace: &Trace, name: &str) -> Vec<u64> {
+    let at = trace.marks.iter().position(|m| m.name == name).unwrap();
+    let end = trace.marks.get(at + 1).map_or(trace.memory.len(), |m| m.memory as usize);
+    let events = &trace.memory[trace.marks[at].memory as usize..end];
+    let allocated = events.iter().filter(|e| matches!(e.change, MemoryChange::Alloc(_)));
+    allocated.map(|e| trace.storages[e.storage.0 as usize].bytes).collect()
+}
 
 /// Operands of the table: x and y `3 4` f32 (48 B each), s `3 2` f32, index `3 2` i64 (48 B), rows `3` i64 (24 B), mask
 /// `3 4` bool (12 B).
@@ -66,14 +75,66 @@ fn backward_holds_and_makes_what_the_reference_does() {
         rt.begin("backward", Phase::Backward);
         out.backward_with(grad).unwrap();
         let trace = rt.take_trace();
-        let start = trace.marks[0].memory as usize;
-        let buffers: Vec<u64> = trace.memory[start..]
-            .iter()
-            .filter(|e| matches!(e.change, MemoryChange::Alloc(_)))
-            .map(|e| trace.storages[e.storage.0 as usize].bytes)
-            .collect();
+        let buffers = buffers(&trace, "backward");
         // Copies that only collect a gradient into its leaf are the leaf's, not the op's.
         let copies = trace.ops.iter().filter(|e| e.phase == Phase::Backward && e.op.name() == "copy").count();
         assert_eq!(&buffers[..buffers.len() - copies], made, "{name}: buffers of backward");
+    }
+}
+
+/// How the table is made of the leaf.
+type MakeTable = fn(Tensor) -> Tensor;
+
+/// What is held on to of the leaf between two backward passes.
+type Hold = fn(&Tensor) -> Option<Tensor>;
+
+/// A table that is also the head behind it, run twice: the gradient of the leaf, and how many buffers as large as the table
+/// each backward pass made.
+fn tied(device: Device, how: Accumulate, make_table: MakeTable, hold: Hold) -> (Vec<f64>, [usize; 2]) {
+    let rt = Runtime::with_seed(device, 3);
+    rt.set_accumulate(how);
+    let leaf = rt.randn(&[50, 6], DType::F64).unwrap().require_grad().unwrap();
+    let ids = rt.input(&[4.0, 7.0, 4.0, 49.0], &[2, 2], DType::I64).unwrap();
+    let pass = |name: &str| {
+        let table = make_table(leaf.clone());
+        let y = table.embedding(&ids).unwrap().linear(&table, None).unwrap();
+        let loss = y.mul(&y).unwrap().sum_all().unwrap();
+        drop((table, y));
+        rt.begin(name, Phase::Backward);
+        loss.backward().unwrap();
+        rt.begin("after", Phase::Forward);
+    };
+    pass("first");
+    let held = hold(&leaf);
+    pass("second");
+    let grad = leaf.grad().unwrap();
+    drop(held);
+    let trace = rt.take_trace();
+    let made = ["first", "second"].map(|pass| buffers(&trace, pass).iter().filter(|&&b| b == 50 * 6 * 8).count());
+    (if rt.holds_data() { grad.to_vec().unwrap() } else { Vec::new() }, made)
+}
+
+#[test]
+fn an_embedding_adds_its_rows_to_the_gradient_that_is_there() {
+    let nothing: Hold = |_| None;
+    let leaf: MakeTable = |leaf| leaf;
+    let scaled: MakeTable = |leaf| leaf.mul_scalar(0.5).unwrap();
+    let cases: [(MakeTable, Hold, [usize; 2]); 3] = [
+        // That of the head, which the second time is itself added to what is there.
+        (leaf, nothing, [1, 1]),
+        // Collected for the scaled table, then scaled in a buffer of its own.
+        (scaled, nothing, [2, 2]),
+        // A gradient that somebody holds is not taken away: rows in a buffer of their own, and the sum of both.
+        (leaf, Tensor::grad, [1, 3]),
+    ];
+    for (make_table, hold, made) in cases {
+        let (expected, apart) = tied(Device::Cpu, Accumulate::OutOfPlace, make_table, nothing);
+        assert!(apart[0] > made[0], "{apart:?}");
+        let (grad, buffers) = tied(Device::Cpu, Accumulate::InPlace, make_table, hold);
+        assert_eq!(buffers, made);
+        assert_eq!(tied(Device::Meta, Accumulate::InPlace, make_table, hold).1, made);
+        for (a, b) in grad.iter().zip(&expected) {
+            assert!((a - b).abs() < 1e-12 * (1.0 + b.abs()), "{a} {b}");
+        }
     }
 }

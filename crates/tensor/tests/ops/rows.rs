@@ -304,6 +304,10 @@ fn by_index() -> Vec<Row> {
             let (table, indices) = (g.float(&[5, 3])?, g.index(&[b, s], 5)?);
             Ok(vec![table.embedding(&indices)?])
         }),
+        row("embedding, the table used again later", |g| {
+            let (table, indices) = (g.float(&[5, 3])?, g.index(&[2, 4], 5)?);
+            Ok(vec![table.embedding(&indices)?.linear(&table, None)?])
+        }),
         row("embedding by u16", |g| {
             let (table, indices) = (g.float(&[4, 2])?, g.ints(&[6], 4, DType::U16)?);
             Ok(vec![table.embedding(&indices)?])
