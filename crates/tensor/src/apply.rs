@@ -79,6 +79,10 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         return Ok(outputs);
     }
 
+    let watch = runtime.op_watch();
+    if let Some(watch) = &watch {
+        watch.begins(runtime);
+    }
     let mut outputs = Outputs::new();
     let mut reused = false;
     for out in &outs {
@@ -109,6 +113,9 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
     }
     if runtime.holds_data() && !is_view {
         compute(runtime, &op, inputs, &outs, &outputs)?;
+    }
+    if let Some(watch) = &watch {
+        watch.ends(runtime);
     }
     for (out, output) in outs.iter().zip(&outputs) {
         let took_over = reused && inputs.iter().any(|t| t.shares_storage_with(output));

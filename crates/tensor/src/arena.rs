@@ -12,6 +12,7 @@ mod memory;
 pub use memory::Buffer;
 use memory::Memory;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Blocks start and end at multiples of this: a cache line, and the widest vector.
@@ -52,6 +53,25 @@ impl Usage {
     /// Free blocks kept for the next request.
     pub fn cached(&self) -> u64 {
         self.reserved - self.handed_out
+    }
+
+    /// A block of `bytes` that came from the system alone, in a piece of `piece` bytes.
+    fn add_own(&mut self, bytes: u64, piece: u64) {
+        self.handed_out += piece;
+        self.rounding += piece - bytes;
+        self.reserved += piece;
+        self.peak_reserved = self.peak_reserved.max(self.reserved);
+        self.mapped += piece;
+        self.segments += 1;
+    }
+
+    /// It went back.
+    fn remove_own(&mut self, bytes: u64, piece: u64) {
+        self.handed_out -= piece;
+        self.rounding -= piece - bytes;
+        self.reserved -= piece;
+        self.mapped -= piece;
+        self.segments -= 1;
     }
 }
 
@@ -242,6 +262,8 @@ pub(crate) struct Arena(Rc<RefCell<Inner>>);
 struct Inner {
     blocks: Blocks,
     memory: Vec<Option<Memory>>,
+    /// Whether each buffer comes from the system alone, and goes back to it at once.
+    uncached: bool,
 }
 
 impl Arena {
@@ -261,6 +283,11 @@ impl Arena {
         }
         let place = {
             let mut inner = self.0.borrow_mut();
+            if inner.uncached {
+                let memory = Memory::zeroed(round(bytes)?)?;
+                inner.blocks.usage.add_own(bytes, memory.taken());
+                return Some(Buffer::alone(self.clone(), memory, bytes));
+            }
             match inner.blocks.place(bytes) {
                 Some(place) => place,
                 None => inner.grow(bytes).then(|| inner.blocks.place(bytes)).flatten()?,
@@ -269,8 +296,21 @@ impl Arena {
         Some(Buffer::new(self.clone(), place, bytes))
     }
 
+    /// Addresses of the segments.
+    pub(crate) fn segments(&self) -> Vec<Range<usize>> {
+        self.0.borrow().memory.iter().flatten().map(Memory::addresses).collect()
+    }
+
+    pub(crate) fn set_caching(&self, on: bool) {
+        self.0.borrow_mut().uncached = !on;
+    }
+
     fn free(&self, place: Place, bytes: u64) {
         self.0.borrow_mut().blocks.free(place, bytes);
+    }
+
+    fn free_alone(&self, memory: &Memory, bytes: u64) {
+        self.0.borrow_mut().blocks.usage.remove_own(bytes, memory.taken());
     }
 
     /// Gives the segments that no tensor uses back to the system.

@@ -33,5 +33,5 @@ pub use error::{Error, Result};
 pub use layout::{Dims, Layout};
 pub use meter::{Cost, Phase, Role, Trace};
 pub use ops::Op;
-pub use runtime::{Accumulate, Device, Kernels, Runtime};
+pub use runtime::{Accumulate, Device, Kernels, OpWatch, Runtime};
 pub use tensor::{Spec, Tensor};

@@ -319,6 +319,11 @@ impl Meter {
         self.recording = on;
     }
 
+    /// Storages that are alive.
+    pub(crate) fn alive(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.role.is_some()).count()
+    }
+
     pub(crate) fn reset_peak(&mut self) {
         self.peak = self.live;
     }

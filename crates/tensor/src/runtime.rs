@@ -4,11 +4,13 @@
 
 use crate::arena::{Arena, Usage};
 use crate::autocast::Autocast;
-use crate::autograd::Tape;
+use crate::autograd::{COUNTS, Tape};
 use crate::meter::{Meter, ModuleId, Phase, Role, Trace};
 use crate::rng::{Rng, Stream};
+use crate::storage::Storage;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Where tensors live.
@@ -40,6 +42,14 @@ pub enum Accumulate {
     OutOfPlace,
 }
 
+/// Looks on while ops run, in the order in which the meter records them: views too.
+pub trait OpWatch {
+    /// An op is about to allocate its outputs.
+    fn begins(&self, runtime: &Runtime);
+    /// Its kernel is done; its inputs are still held.
+    fn ends(&self, runtime: &Runtime);
+}
+
 /// Interned module paths.
 struct Paths {
     names: Vec<String>,
@@ -64,6 +74,7 @@ struct Inner {
     rng: Cell<Rng>,
     random_site: Cell<u64>,
     counts: RefCell<Option<Vec<u64>>>,
+    watch: RefCell<Option<Rc<dyn OpWatch>>>,
 }
 
 /// Handle of a running program.
@@ -103,6 +114,7 @@ impl Runtime {
             rng: Cell::new(Rng::new(seed, Stream::Init)),
             random_site: Cell::new(0),
             counts: RefCell::new(None),
+            watch: RefCell::new(None),
         }))
     }
 
@@ -165,6 +177,11 @@ impl Runtime {
         self.arena().usage()
     }
 
+    /// Addresses of what the allocator has from the system, so that who asks the system can find it again.
+    pub fn segments(&self) -> Vec<Range<usize>> {
+        self.arena().segments()
+    }
+
     /// Bytes the process holds for tensors: see [`Usage::reserved`].
     pub fn reserved_bytes(&self) -> u64 {
         self.memory().reserved
@@ -173,6 +190,22 @@ impl Runtime {
     /// Tells that about so many bytes will be live at once, so that they come from the system in one piece.
     pub fn expect_bytes(&self, bytes: u64) {
         self.arena().want(bytes);
+    }
+
+    /// Whether what tensors free is kept for the next ones (the default), or each block comes from the system alone and goes
+    /// back to it at once, so that who counts the system's allocations sees every tensor. Blocks that exist stay as they
+    /// are.
+    pub fn set_caching(&self, on: bool) {
+        self.arena().set_caching(on);
+    }
+
+    /// Calls `watch` at the beginning and at the end of every op from now on; nobody with `None`.
+    pub fn watch_ops(&self, watch: Option<Rc<dyn OpWatch>>) {
+        *self.0.watch.borrow_mut() = watch;
+    }
+
+    pub(crate) fn op_watch(&self) -> Option<Rc<dyn OpWatch>> {
+        self.0.watch.borrow().clone()
     }
 
     /// Gives memory that no tensor uses back to the system, as far as it came in pieces of its own.
@@ -344,6 +377,13 @@ impl Runtime {
     /// Goes on from another site, as a resumed run does; gives back the site it would have been.
     pub fn set_random_site(&self, site: u64) -> u64 {
         self.0.random_site.replace(site)
+    }
+
+    /// Heap bytes of what stands behind tensors beside their elements: nodes of the tape with their layouts, and the
+    /// storages' own records.
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        let storage = (size_of::<Storage>() + COUNTS) as u64;
+        self.tape().heap_bytes() + self.meter().alive() as u64 * storage
     }
 
     /// Drops the recorded history: a forward pass whose loss will never see `backward`.

@@ -4,6 +4,7 @@
 
 use super::{ALIGNMENT, Arena, Place};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// A segment: zero bytes from the system, which backs them page by page as they are written.
@@ -33,6 +34,17 @@ impl Memory {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// Where it lies.
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let start = self.allocation.as_ptr().addr();
+        start..start + self.layout.size()
+    }
+
+    /// Bytes asked of the system: with what aligning took.
+    pub(super) fn taken(&self) -> u64 {
+        self.layout.size() as u64
+    }
 }
 
 impl Drop for Memory {
@@ -47,8 +59,17 @@ impl Drop for Memory {
 pub struct Buffer {
     first: NonNull<u8>,
     bytes: usize,
-    /// Where they came from; nowhere if there are none. The handle keeps the segment.
-    from: Option<(Arena, Place)>,
+    /// Where they came from; nowhere if there are none.
+    from: Option<(Arena, Piece)>,
+}
+
+/// What a buffer owns of its arena.
+#[derive(Debug)]
+enum Piece {
+    /// A block of a segment, which the handle to the arena keeps.
+    Block(Place),
+    /// A piece of the system's memory of its own.
+    Alone(Memory),
 }
 
 /// The address of no bytes at all, aligned as if there were some.
@@ -74,14 +95,20 @@ impl Buffer {
             // SAFETY: the offset is within the allocation, as was just seen.
             unsafe { memory.first.add(place.start as usize) }
         };
-        Self { first, bytes: bytes as usize, from: Some((arena, place)) }
+        Self { first, bytes: bytes as usize, from: Some((arena, Piece::Block(place))) }
+    }
+
+    /// The first `bytes` bytes of memory of its own.
+    pub(super) fn alone(arena: Arena, memory: Memory, bytes: u64) -> Self {
+        assert!(bytes <= memory.bytes, "the memory is large enough");
+        Self { first: memory.first, bytes: bytes as usize, from: Some((arena, Piece::Alone(memory))) }
     }
 
     /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block is initialised (zeroed by the system, then written by its owners only as whole bytes), lies in
-        // a segment that lives as long as the handle to the arena, and is owned by this buffer alone until it is dropped:
-        // `Blocks` hands out no byte twice.
+        // a segment that lives as long as the handle to the arena or in memory of this buffer, and is owned by this buffer
+        // alone until it is dropped: `Blocks` hands out no byte twice.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.bytes) }
     }
 
@@ -106,8 +133,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some((arena, place)) = self.from.take() {
-            arena.free(place, self.bytes as u64);
+        match self.from.take() {
+            Some((arena, Piece::Block(place))) => arena.free(place, self.bytes as u64),
+            Some((arena, Piece::Alone(memory))) => arena.free_alone(&memory, self.bytes as u64),
+            None => (),
         }
     }
 }

@@ -151,3 +151,26 @@ fn more_than_there_can_be_is_refused() {
     assert!(arena.buffer(u64::MAX).is_none());
     assert!(arena.buffer(8).is_some());
 }
+
+#[test]
+fn without_caching_each_buffer_comes_from_the_system_and_goes_back_to_it() {
+    let arena = Arena::default();
+    let kept = arena.buffer(1000).unwrap();
+    let before = arena.usage();
+    arena.set_caching(false);
+    let mut alone = arena.buffer(100).unwrap();
+    assert!(alone.bytes().iter().all(|&x| x == 0));
+    alone.bytes_mut().fill(7);
+    let during = arena.usage();
+    // 100 bytes in two cache lines, and a third to align them in.
+    assert_eq!(during.handed_out - before.handed_out, 192);
+    assert_eq!(during.rounding - before.rounding, 92);
+    assert_eq!((during.segments, during.cached()), (before.segments + 1, before.cached()));
+    assert_eq!((during.mapped - before.mapped, during.reserved - before.reserved), (192, 192));
+    assert_eq!(arena.segments().len(), 1, "what comes alone is no segment");
+    arena.set_caching(true);
+    assert_eq!(arena.buffer(64).unwrap().bytes().len(), 64);
+    drop(alone);
+    assert_eq!(arena.usage().handed_out, before.handed_out);
+    drop(kept);
+}

@@ -16,13 +16,16 @@ use checkpoint::{Region, Running};
 
 use crate::apply::{Outputs, needs_of};
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::meter::{ModuleId, Role};
 use crate::ops::{Needs, Op, Out};
 use crate::runtime::Runtime;
 use crate::tensor::{Spec, Tensor};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Gradients of the inputs of an op, `None` where none is wanted.
@@ -125,6 +128,27 @@ impl Tape {
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
+
+    /// Bytes of the nodes and of the layouts they name, each layout once; those of leaves are the model's.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let mut layouts = HashSet::new();
+        let mut spilled = 0;
+        for node in &self.nodes {
+            spilled += heap_of(&node.inputs) + heap_of(&node.specs) + heap_of(&node.saved_inputs);
+            let leaf = |i: usize| matches!(node.inputs[i], Some(GradRef::Leaf(_)));
+            let read = node.specs.iter().enumerate().filter(|(i, _)| !leaf(*i)).map(|(_, spec)| spec);
+            layouts.extend(read.chain(&node.out_specs).map(|spec| Arc::as_ptr(&spec.layout)));
+        }
+        let layout = size_of::<Layout>() + COUNTS;
+        (self.nodes.capacity() * size_of::<Node>() + spilled + layouts.len() * layout) as u64
+    }
+}
+
+/// Bytes of the two counters in front of what an `Rc` or `Arc` holds.
+pub(crate) const COUNTS: usize = 2 * size_of::<usize>();
+
+fn heap_of<A: smallvec::Array>(items: &SmallVec<A>) -> usize {
+    if items.spilled() { items.capacity() * size_of::<A::Item>() } else { 0 }
 }
 
 /// Which inputs want a gradient: `None` if the op need not be put on the tape.
