@@ -38,6 +38,18 @@ pub fn has_matrix_units() -> bool {
     info.lines().find(|line| line.starts_with("flags")).is_some_and(|line| line.contains(" amx_bf16"))
 }
 
+/// Bytes of a page of memory.
+#[cfg(unix)]
+pub fn page_bytes() -> Option<usize> {
+    Some(rustix::param::page_size())
+}
+
+/// Bytes of a page of memory.
+#[cfg(not(unix))]
+pub fn page_bytes() -> Option<usize> {
+    None
+}
+
 /// Time that processors worked for this thread: what others do beside it does not count.
 #[cfg(unix)]
 pub fn thread_time() -> Option<Seconds> {

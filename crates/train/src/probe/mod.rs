@@ -2,4 +2,6 @@
 
 pub mod cpu;
 pub mod date;
+pub mod heap;
+pub mod mappings;
 pub mod memory;
