@@ -35,6 +35,10 @@ use units::{Diagnostic, Diagnostics};
 use args::Cli;
 use output::Failure;
 
+/// A witness of the heap: `reconcile` asks it what the engine's own books cannot prove.
+#[global_allocator]
+static HEAP: train::probe::heap::Counting = train::probe::heap::Counting;
+
 /// The question had an answer.
 const ANSWERED: u8 = 0;
 /// The answer is "no".

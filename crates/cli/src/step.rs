@@ -9,7 +9,9 @@ use plan::ledger::{ASSUMED_RUNTIME, Request};
 use plan::model::Model;
 use plan::sharding::Sharding;
 use plan::work::Work;
+use tensor::cpu::Threads;
 use tensor::{CastLists, DType};
+use train::run::Settings;
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Params};
 
 use crate::config;
@@ -113,7 +115,7 @@ pub fn dense(text: &str) -> Result<Params, Diagnostic> {
 }
 
 /// One training step on one device.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Step")]
 pub struct StepArgs {
     /// Sequences in a micro-batch, per device [default: 1]
@@ -144,6 +146,65 @@ pub struct StepArgs {
     /// Count dropout, with the probabilities of the config
     #[arg(long)]
     pub dropout: bool,
+}
+
+/// A step that is really made on this machine.
+#[derive(Clone, Debug, Default, Args)]
+pub struct LocalStepArgs {
+    /// Override a key of the config
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Read an unknown `model_type` as this family
+    #[arg(long, value_name = "FAMILY")]
+    pub assume: Option<String>,
+    /// The step; --batch is 4, --seq-len at most 256 and --precision fp32 where they are left out
+    #[command(flatten)]
+    pub options: StepArgs,
+    /// Threads [default: one per core]
+    #[arg(long, short = 'j', value_name = "N")]
+    pub threads: Option<String>,
+    /// Steps after the first ones [default: 5]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<String>,
+    /// Peak in the arithmetic of the products instead of the measured one, such as 230GFLOP/s
+    #[arg(long, value_name = "RATE")]
+    pub peak: Option<String>,
+}
+
+impl LocalStepArgs {
+    /// Whether any of it was given.
+    pub fn is_given(&self) -> bool {
+        let Self { set: _, assume: _, options, threads, steps, peak } = self;
+        *options != StepArgs::default() || [threads, steps, peak].into_iter().any(Option::is_some)
+    }
+
+    /// The threads it runs on.
+    ///
+    /// # Errors
+    /// A number that is none; threads that the system does not start.
+    pub fn pool(&self) -> Result<Threads, Diagnostics> {
+        let mut read = Reader::default();
+        let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
+        read.finish(Some(()))?;
+        Ok(Threads::new(threads as usize).map_err(|e| Diagnostic::error("", e.to_string()))?)
+    }
+
+    /// The model that `name` names, with the overrides.
+    pub fn model(&self, read: &mut Reader, name: &str) -> Option<Model> {
+        ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.read(read)
+    }
+
+    /// How many steps are timed, and how each is made.
+    pub fn read(&self, read: &mut Reader, model: Option<&Model>) -> (u64, Settings) {
+        let mut step = self.options.clone();
+        step.batch.get_or_insert_with(|| "4".to_owned());
+        step.precision.get_or_insert_with(|| "fp32".to_owned());
+        let longest = model.and_then(|m| m.spec.max_positions).unwrap_or(256).min(256);
+        step.seq_len.get_or_insert_with(|| longest.to_string());
+        let options = step.read(read, model, None);
+        let steps = read.flag_with("--steps", self.steps.as_deref(), some).unwrap_or(5);
+        (steps, Settings::of_steps(&options, steps + 1))
+    }
 }
 
 /// How states are spread over devices, and what else is on them.
@@ -265,5 +326,21 @@ impl LayoutArgs {
             runtime_given: runtime.is_some(),
             depth: 1,
         }
+    }
+}
+
+/// Refuses a step that this machine has no memory for.
+///
+/// # Errors
+/// `T0711` with what it needs.
+pub fn check_memory(peak: Bytes, model: &str) -> Result<(), Diagnostic> {
+    match train::probe::memory::total() {
+        Some(memory) if memory < peak => {
+            Err(Diagnostic::error("T0711", format!("a step needs {peak} at its peak, this machine has {memory}"))
+                .help("a smaller model, --batch or --seq-len")
+                .help("--recompute full keeps less for the backward pass")
+                .help(format!("napkin plan {model} says where the bytes are")))
+        }
+        _ => Ok(()),
     }
 }

@@ -259,3 +259,41 @@ fn what_cannot_be_trained_is_said() {
     assert!(said.contains("T0707") || said.contains("cannot be read"), "{said}");
     assert!(!Path::new("x").exists(), "nothing is made before all is known to be right");
 }
+
+#[test]
+fn a_recorded_run_is_held_against_its_prediction() {
+    let scratch = Scratch::new("record");
+    let record = scratch.path("run.json");
+    answer(&tiny(&["--steps", "8", "--no-save", "--record", &record]));
+    let report = answer(&["reconcile", &record, "--json"]);
+    let result = &report["result"];
+    for pair in ["parameters", "ops", "matmul_flop", "allocated_peak_bytes"] {
+        assert_eq!(result[pair]["predicted"], result[pair]["measured"], "{pair}: {result}");
+    }
+    // The model is far smaller than the program around it: what is checked is that nothing is left over by much.
+    let unexplained = result["heap"]["unexplained_bytes"].as_i64().unwrap();
+    assert!(unexplained.abs() < 200_000, "{result}");
+    let time = &result["time"];
+    assert_eq!(time["timed_steps"], 5, "the first three steps are for something else");
+    let classes: f64 =
+        time["classes"].as_array().unwrap().iter().map(|c| c["measured_seconds"].as_f64().unwrap()).sum();
+    let rest = time["between_ops_seconds"].as_f64().unwrap() + time["waiting_seconds"].as_f64().unwrap();
+    assert!((classes + rest - time["measured_seconds"].as_f64().unwrap()).abs() < 1e-9, "{time}");
+
+    // Held against another model, it is a run of something else.
+    let other = run(&["reconcile", "gpt2", &record]);
+    assert_eq!(other.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&other.stderr).into_owned() + &String::from_utf8_lossy(&other.stdout);
+    assert!(said.contains("T0720"), "{said}");
+
+    // Nothing is overwritten, and a record has its own step.
+    let before = fs::read(&record).unwrap();
+    assert!(refusal(&tiny(&["--steps", "8", "--no-save", "--record", &record])).1.contains("exists already"));
+    assert_eq!(fs::read(&record).unwrap(), before);
+    assert!(refusal(&["reconcile", &record, "--batch", "2", "--json"]).1.contains("has its own step"));
+    let config = scratch.file("config.json", b"{\"napkin_record\": 1, \"model\": 3}");
+    assert!(refusal(&["reconcile", &config, "--json"]).1.contains("`model` is 3, not a text"));
+    let torn = scratch.file("torn.json", &before[..before.len() / 2]);
+    assert!(refusal(&["reconcile", &torn, "--json"]).0.contains(&"T0722".to_owned()));
+    assert!(refusal(&["reconcile", "gpt2", &scratch.path("nothing.json"), "--json"]).1.contains("cannot be read"));
+}

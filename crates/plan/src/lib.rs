@@ -37,6 +37,7 @@ pub mod model;
 pub mod nearest;
 pub mod params;
 pub mod presets;
+pub mod reconcile;
 pub mod report;
 pub mod scaling;
 pub mod sharding;

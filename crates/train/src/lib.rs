@@ -8,5 +8,6 @@ pub mod bench;
 pub mod checkpoint;
 pub mod data;
 pub mod probe;
+pub mod reconcile;
 pub mod run;
 pub mod sample;

@@ -4,22 +4,17 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
-use nn::optim::Hyper;
-use nn::{Schedule, TrainingOptions};
 use plan::hardware::{self, Hardware};
 use plan::phrase;
 use plan::report::Report;
 use tensor::DType;
-use tensor::cpu::Threads;
 use train::bench::{self, Machine, Peak, Request, StepRequest};
-use train::data::Order;
 use train::probe;
-use train::run::Settings;
 use units::{Diagnostic, Diagnostics};
 
 use crate::output;
 use crate::parse::{Reader, positive, rate, some};
-use crate::step::{ModelArgs, StepArgs};
+use crate::step::LocalStepArgs;
 
 /// The peak of this processor, its memory bandwidth, and matrix products held against them.
 #[derive(Clone, Debug, Args)]
@@ -60,24 +55,9 @@ pub enum What {
 pub struct Step {
     /// A config.json, its folder or a preset [default: gpt2]
     pub model: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    pub assume: Option<String>,
-    /// The step; --batch is 4, --seq-len at most 256 and --precision fp32 where they are left out
+    /// The step.
     #[command(flatten)]
-    pub options: StepArgs,
-    /// Threads [default: one per core]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub threads: Option<String>,
-    /// Steps after the first [default: 5]
-    #[arg(long, value_name = "N")]
-    pub steps: Option<String>,
-    /// Peak in the arithmetic of the products instead of the measured one, such as 230GFLOP/s
-    #[arg(long, value_name = "RATE")]
-    pub peak: Option<String>,
+    pub local: LocalStepArgs,
 }
 
 impl Bench {
@@ -140,52 +120,20 @@ impl Bench {
 
 impl Step {
     fn report(&self, quiet: bool) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
-        let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
-        read.finish(Some(()))?;
-        let pool = Threads::new(threads as usize).map_err(|e| Diagnostic::error("", e.to_string()))?;
+        let pool = self.local.pool()?;
         pool.run(|| self.report_of(pool.count(), quiet))
     }
 
     fn report_of(&self, threads: usize, quiet: bool) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let name = self.model.clone().unwrap_or_else(|| "gpt2".to_owned());
-        let model = ModelArgs { model: name, set: self.set.clone(), assume: self.assume.clone() }.read(&mut read);
-        let mut step = self.options.clone();
-        step.batch.get_or_insert_with(|| "4".to_owned());
-        step.precision.get_or_insert_with(|| "fp32".to_owned());
-        let longest = model.as_ref().and_then(|m| m.spec.max_positions).unwrap_or(256).min(256);
-        step.seq_len.get_or_insert_with(|| longest.to_string());
-        let options = step.read(&mut read, model.as_ref(), None);
-        let steps = read.flag_with("--steps", self.steps.as_deref(), some).unwrap_or(5);
-        let peak = read.flag_with("--peak", self.peak.as_deref(), rate);
+        let model = self.local.model(&mut read, self.model.as_deref().unwrap_or("gpt2"));
+        let (steps, settings) = self.local.read(&mut read, model.as_ref());
+        let peak = read.flag_with("--peak", self.local.peak.as_deref(), rate);
         let model = read.finish(model)?;
 
-        let hyper = Hyper::of(options.optimizer.kind);
-        let training = TrainingOptions {
-            profile: options.profile,
-            precision: options.precision,
-            optimizer: options.optimizer,
-            hyper,
-            recompute: options.recompute,
-            grad_accum_steps: options.grad_accum_steps,
-            autocast: options.autocast,
-            dropout: options.dropout,
-            clip_norm: None,
-            stochastic_rounding: false,
-        };
-        let settings = Settings {
-            training,
-            schedule: Schedule::constant(hyper.lr, steps + 1),
-            batch: options.batch,
-            seq_len: options.seq_len,
-            order: Order::default(),
-            seed: 0,
-            val_fraction: 0.0,
-        };
         let spinner = spinner(quiet);
         spinner.set_message("peak of this processor");
-        let arithmetic = bench::precision(options.precision.matmul_dtype());
+        let arithmetic = bench::precision(settings.training.precision.matmul_dtype());
         let peak = peak.map_or_else(|| Peak::measure(threads).rate_or_fp32(arithmetic), units::FlopPerSecond::get);
         spinner.set_message(format!("{} steps of {}", steps + 1, model.name));
         let request = StepRequest { model: &model, settings, threads, steps: steps as usize, peak };
@@ -197,7 +145,7 @@ impl Step {
 }
 
 /// Tells what is being measured, where somebody watches.
-fn spinner(quiet: bool) -> ProgressBar {
+pub(super) fn spinner(quiet: bool) -> ProgressBar {
     let spinner = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     spinner.enable_steady_tick(std::time::Duration::from_millis(250));
     spinner

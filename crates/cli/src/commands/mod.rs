@@ -21,6 +21,7 @@ mod models;
 mod params;
 mod plan;
 mod recompute;
+mod reconcile;
 mod time;
 mod tokenize;
 mod train;
@@ -62,6 +63,8 @@ pub enum Command {
     Checkpoint(checkpoint::Checkpoint),
     /// What this machine can do: peak, bandwidth, matrix products, whole training steps
     Bench(bench::Bench),
+    /// Hold a prediction against a step that is really made, gap by gap: bytes, FLOP, time
+    Reconcile(Box<reconcile::Reconcile>),
     /// Bits, value and error of a number in each format
     Dtype(dtype::Dtype),
     /// FLOP, bytes and bound of an einsum
@@ -102,10 +105,11 @@ impl Command {
             Self::Fit(fit) => fit.report(),
             Self::Mfu(mfu) => mfu.report(),
             Self::Compare(compare) => compare.report(),
-            Self::Train(train) => train.report(output.quiet),
+            Self::Train(train) => train.report(output.force, output.quiet),
             Self::Generate(generate) => generate.report(),
             Self::Checkpoint(checkpoint) => checkpoint.report(),
             Self::Bench(bench) => bench.report(output.force, output.quiet),
+            Self::Reconcile(reconcile) => reconcile.report(output.quiet),
             Self::Dtype(dtype) => dtype.report(),
             Self::Einsum(einsum) => einsum.report(),
             Self::Models(_) => models::Models::report(),

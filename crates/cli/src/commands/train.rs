@@ -5,6 +5,7 @@ use nn::optim::{Hyper, Implementation, OptimizerKind};
 use nn::step::Precision;
 use nn::{Decay, Profile, Recompute, Schedule, TrainingOptions};
 use plan::model::Model;
+use plan::phrase;
 use plan::report::Report;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,12 +14,14 @@ use tensor::cpu::Threads;
 use tensor::{CastLists, DType};
 use train::checkpoint::{self, Checkpoint, Keep, Latest, Store};
 use train::data::{BUILTIN_NAME, OpenOptions, Order, Span, TokenFile};
+use train::reconcile::{Record, Recorder, Stage, ceilings};
 use train::run::{self, Pace, Run, Settings, Start};
 use units::{Diagnostic, Diagnostics, FlopPerSecond};
 
+use crate::output;
 use crate::parse::{Reader, count, positive, some};
 use crate::progress::Progress;
-use crate::step::{ModelArgs, word};
+use crate::step::{ModelArgs, check_memory, word};
 
 /// Trains a model on this machine, metered.
 #[derive(Clone, Debug, Args)]
@@ -133,6 +136,9 @@ pub struct Train {
     /// Begin with the weights of this checkpoint (napkin checkpoint import takes those of transformers)
     #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "resume", "set"])]
     pub from: Option<PathBuf>,
+    /// Measure the first steps and write them to this file, for napkin reconcile
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// One JSON object per step, appended to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -154,16 +160,19 @@ const DEFAULT_NAME: &str = "tiny-llama";
 
 impl Train {
     /// Trains.
-    pub fn report(&self, quiet: bool) -> Result<Report, Diagnostics> {
+    pub fn report(&self, force: bool, quiet: bool) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
+        if let Some(path) = self.record.as_deref().filter(|path| path.exists() && !force) {
+            read.problem(output::exists(path));
+        }
         let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
         let log_every = read.flag_with("--log-every", self.log_every.as_deref(), positive).unwrap_or(5.0);
         read.finish(Some(()))?;
         let threads = Threads::new(threads as usize).map_err(|e| Diagnostic::error("", e.to_string()))?;
-        threads.run(|| self.train(threads.count() as u64, log_every, quiet))
+        threads.run(|| self.train(threads.count() as u64, log_every, force, quiet))
     }
 
-    fn train(&self, threads: u64, log_every: f64, quiet: bool) -> Result<Report, Diagnostics> {
+    fn train(&self, threads: u64, log_every: f64, force: bool, quiet: bool) -> Result<Report, Diagnostics> {
         let from = self.resume.as_deref().map(newest).transpose()?;
         let weights = self.from.as_deref().map(checkpoint::at).transpose()?;
         let (train, validation, val_fraction) = self.data(from.as_ref())?;
@@ -186,31 +195,27 @@ impl Train {
         let predicted = read.take(predicted);
         let (predicted, peak) = read.finish(predicted.map(|predicted| (predicted, peak)))?;
 
-        if let Some(memory) = train::probe::memory::total().filter(|memory| *memory < predicted.peak_bytes) {
-            let peak = predicted.peak_bytes;
-            return Err(Diagnostic::error(
-                "T0711",
-                format!("a step needs {peak} at its peak, this machine has {memory}"),
-            )
-            .help("a smaller model, --batch or --seq-len")
-            .help("--recompute full keeps less for the backward pass")
-            .help(format!("napkin plan {} says where the bytes are", self.model.as_deref().unwrap_or("MODEL")))
-            .into());
-        }
-        let peak = peak.or_else(|| {
+        check_memory(predicted.peak_bytes, self.model.as_deref().unwrap_or("MODEL"))?;
+        let precision = settings.training.precision;
+        let ceilings = self.record.as_ref().map(|_| ceilings(threads as usize, precision, peak)).transpose()?;
+        let peak = peak.or(ceilings.map(|ceilings| ceilings.products)).or_else(|| {
             let measured = train::bench::Peak::measure(threads as usize);
-            let dtype = settings.training.precision.matmul_dtype();
-            FlopPerSecond::new(measured.rate_or_fp32(train::bench::precision(dtype))).ok()
+            FlopPerSecond::new(measured.rate_or_fp32(train::bench::precision(precision.matmul_dtype()))).ok()
         });
+        let recorder = self.record.as_ref().map(|_| Recorder::new(Stage::of_a_run()));
         let dir = self.folder(&model)?;
         let keep = Keep { last: usize::try_from(keep).unwrap_or(usize::MAX), best: true };
         let config = config_text(&model, from.as_ref());
-        let start = Start { model: &model, config, settings, weights: weights.as_ref(), train, validation };
+        let start =
+            Start { model: &model, config: config.clone(), settings, weights: weights.as_ref(), train, validation };
         let mut run = match &from {
             Some(checkpoint) => Run::resume(start, checkpoint)?,
             None => Run::new(start)?,
         };
         run.watch_updates(watch_updates);
+        if let Some(recorder) = recorder {
+            run.record(recorder);
+        }
         // After all that may be refused: nothing is made for a run that cannot be.
         let store = dir.map(|dir| Store::open(&dir, keep)).transpose()?;
         let log = self.log.as_deref().map(|path| train::run::Log::append(path, run.step_number())).transpose()?;
@@ -220,7 +225,14 @@ impl Train {
         let stop = stop_flag()?;
         let summary = run::drive(&mut run, pace, store.as_ref(), &mut progress, &stop);
         progress.end()?;
-        Ok(run::report(&model, &settings, &predicted, peak.map(|peak| (peak, threads)), &summary?))
+        let summary = summary?;
+        let mut report = run::report(&model, &settings, &predicted, peak.map(|peak| (peak, threads)), &summary);
+        if let Some((path, ceilings)) = self.record.as_ref().zip(ceilings) {
+            let record = Record { model: model.name.clone(), config, settings, measured: run.take_record(ceilings) };
+            output::save(path, &record.to_text(), force)?;
+            report.notes.push(phrase![format!("napkin reconcile {}", path.display())]);
+        }
+        Ok(report)
     }
 
     /// Data for training and for validation.

@@ -13,6 +13,7 @@ pub use bandwidth::Bandwidth;
 pub use matmul::Product;
 pub use peak::{Ceiling, Loop, Peak};
 pub use samples::Samples;
+pub(crate) use step::random_tokens;
 pub use step::{StepRequest, Steps};
 
 use crate::probe::{cpu, memory};

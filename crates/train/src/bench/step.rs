@@ -86,10 +86,7 @@ impl StepRequest<'_> {
     }
 
     fn tokens(&self, runtime: &Runtime, seed: u64) -> tensor::Result<Tensor> {
-        let (b, s) = (self.settings.batch, self.settings.seq_len);
-        let mut numbers = Numbers::new(seed);
-        let tokens: Vec<f64> = (0..b * s).map(|_| numbers.below(self.model.spec.vocab_size) as f64).collect();
-        runtime.input(&tokens, &[b, s], DType::I64)
+        random_tokens(runtime, self.settings.batch, self.settings.seq_len, self.model.spec.vocab_size, seed)
     }
 
     /// What was measured, against what was predicted.
@@ -192,4 +189,11 @@ fn memory_rows(steps: &Steps, predicted: &Predicted) -> Vec<KeyValue> {
         );
     }
     rows
+}
+
+/// Tokens without a pattern, the same ones for the same seed: `b s`.
+pub(crate) fn random_tokens(runtime: &Runtime, b: u64, s: u64, vocab_size: u64, seed: u64) -> tensor::Result<Tensor> {
+    let mut numbers = Numbers::new(seed);
+    let tokens: Vec<f64> = (0..b * s).map(|_| numbers.below(vocab_size) as f64).collect();
+    runtime.input(&tokens, &[b, s], DType::I64)
 }

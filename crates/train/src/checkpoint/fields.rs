@@ -118,6 +118,12 @@ impl<'a> Fields<'a> {
         self.inner(format!("{}/{key}", self.pointer), value, read)
     }
 
+    /// An object, read by `read`, or `null`.
+    pub fn object_or_null<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Fields<'a>) -> T) -> Option<T> {
+        let value = self.find(key).filter(|value| !value.is_null())?;
+        Some(self.inner(format!("{}/{key}", self.pointer), value, read))
+    }
+
     /// A list of objects, each read by `read`.
     pub fn list<T>(&mut self, key: &'static str, read: impl Fn(&mut Fields<'a>) -> T) -> Vec<T> {
         let items = self.take(key, "a list", Value::as_array).map(Vec::as_slice).unwrap_or_default();

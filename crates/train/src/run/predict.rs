@@ -4,11 +4,13 @@ use super::program;
 use super::settings::Settings;
 use nn::{ModelSpec, Training};
 use tensor::{DType, Device, Phase, Result, Runtime, Trace};
-use units::{Bytes, Flops};
+use units::{Bytes, Flops, Params};
 
 /// A prediction.
 #[derive(Clone, Debug)]
 pub struct Predicted {
+    /// Parameters, those shared by several modules once.
+    pub parameters: Params,
     /// Highest bytes allocated in a steady step.
     pub peak_bytes: Bytes,
     /// Model FLOP of one optimizer step, causal pairs.
@@ -40,6 +42,7 @@ pub fn predict(spec: &ModelSpec, settings: &Settings) -> Result<Predicted> {
     let model = trace.cost(|e| matches!(e.phase, Phase::Forward | Phase::Backward));
     let all = trace.cost(|_| true);
     Ok(Predicted {
+        parameters: Params(super::parameter_count(&training)),
         peak_bytes: Bytes(peak),
         model_flop: Flops(model.matmul),
         hardware_flop: Flops(all.matmul + all.recomputed),

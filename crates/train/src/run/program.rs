@@ -57,6 +57,11 @@ pub fn evaluate(training: &Training, (tokens, targets): Pair) -> Result<Option<f
     value(&training.evaluate(&tokens, Labels::Targets(&targets))?)
 }
 
+/// Elements of all parameters, each tensor once.
+pub fn parameter_count(training: &Training) -> u64 {
+    training.model().params().iter().map(|param| param.tensor.elements()).sum()
+}
+
 fn value(loss: &Tensor) -> Result<Option<f64>> {
     let runtime: &Runtime = loss.runtime();
     if runtime.holds_data() { loss.item().map(Some) } else { Ok(None) }

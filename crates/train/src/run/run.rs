@@ -1,16 +1,18 @@
 //! A run: a model in training, its data, and where it stands.
 
-use super::program::{self, Pair};
+use super::program::{self, Pair, parameter_count};
 use super::settings::Settings;
 use crate::checkpoint::{
     Checkpoint, DataPosition, Fields, Manifest, NamedTensor, OptimizerSettings, RandomState, Snapshot,
     Training as Saved, exact, model_tensors,
 };
 use crate::data::{Batch, Loader, Order, Prefetch, PrefetchCost, Sampler, Span};
+use crate::reconcile::Recorder;
 use nn::Training;
 use nn::optim::Health;
 use nn::scaler::{LossScaler, ScalerState};
 use plan::model::Model;
+use plan::reconcile::{Ceilings, Measured};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tensor::rng::Stream;
@@ -72,6 +74,7 @@ pub struct Run {
     skipped: u64,
     /// Steps between looks at what rounding takes from updates; 0: none.
     watch_every: u64,
+    recorder: Option<Recorder>,
 }
 
 /// How to begin.
@@ -120,6 +123,7 @@ impl Run {
             step: 0,
             skipped: 0,
             watch_every: 0,
+            recorder: None,
         })
     }
 
@@ -210,6 +214,18 @@ impl Run {
         self.watch_every = every;
     }
 
+    /// Measures the coming steps with a recorder that was made before this run.
+    pub fn record(&mut self, mut recorder: Recorder) {
+        recorder.built(&self.runtime, parameter_count(&self.training));
+        self.recorder = Some(recorder);
+    }
+
+    /// Ends the recording: what was measured, beside what the machine can do at most. Nothing without a recorder.
+    pub fn take_record(&mut self, ceilings: Ceilings) -> Measured {
+        let recorder = self.recorder.take();
+        recorder.map(|recorder| recorder.finish(&self.runtime, Some(ceilings))).unwrap_or_default()
+    }
+
     /// Makes one optimizer step. Where the gradients of a batch are not finite because the loss scale is too large, the
     /// next batch takes its place, under a smaller one.
     ///
@@ -221,6 +237,9 @@ impl Run {
         let lr = self.settings.schedule.lr(step);
         let mut wait = Duration::ZERO;
         self.runtime.reset_peak();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.begin(&self.runtime);
+        }
         let (feed, runtime) = (&mut self.feed, &self.runtime);
         let mut next = || -> Result<Pair, Problem> {
             let fetched = feed.next_batch()?;
@@ -246,6 +265,10 @@ impl Run {
             skipped.push(Skip { parameter: skip.parameter, scale });
         };
         self.step = step;
+        let time = begun.elapsed();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end(&self.runtime, time, wait, skipped.is_empty());
+        }
         Ok(StepReport {
             step,
             loss: done.loss.unwrap_or(f64::NAN),
@@ -254,7 +277,7 @@ impl Run {
             tokens: self.settings.tokens_per_step() * (1 + skipped.len() as u64),
             skipped,
             health: self.training.optimizer().health().cloned(),
-            time: begun.elapsed(),
+            time,
             wait,
             live: Bytes(self.runtime.live_bytes()),
             peak: Bytes(self.runtime.peak_bytes()),

@@ -3,7 +3,7 @@
 use crate::checkpoint::{Fields, exact};
 use crate::data::Order;
 use nn::optim::Hyper;
-use nn::step::Precision;
+use nn::step::{Precision, StepOptions};
 use nn::{Profile, Recompute, Schedule, TrainingOptions};
 use serde_json::{Map, Value, json};
 use std::str::FromStr;
@@ -30,6 +30,32 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Of steps as analyses describe them, made at the optimizer's own learning rate.
+    pub fn of_steps(options: &StepOptions, steps: u64) -> Self {
+        let hyper = Hyper::of(options.optimizer.kind);
+        let training = TrainingOptions {
+            profile: options.profile,
+            precision: options.precision,
+            optimizer: options.optimizer,
+            hyper,
+            recompute: options.recompute,
+            grad_accum_steps: options.grad_accum_steps,
+            autocast: options.autocast,
+            dropout: options.dropout,
+            clip_norm: None,
+            stochastic_rounding: false,
+        };
+        Self {
+            training,
+            schedule: Schedule::constant(hyper.lr, steps),
+            batch: options.batch,
+            seq_len: options.seq_len,
+            order: Order::default(),
+            seed: 0,
+            val_fraction: 0.0,
+        }
+    }
+
     /// Tokens of one optimizer step.
     pub const fn tokens_per_step(&self) -> u64 {
         self.batch * self.seq_len * self.training.grad_accum_steps
