@@ -37,7 +37,9 @@ impl Class {
             return Self::Optimizer;
         }
         match &event.op {
-            Op::MatMul(_) | Op::Linear(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_) => Self::Products,
+            Op::MatMul(_) | Op::Linear(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_) | Op::ScaledMatMul(_) => {
+                Self::Products
+            }
             Op::Attention(_) | Op::AttentionBackward(_) => Self::Attention,
             Op::Softmax(_)
             | Op::SoftmaxBackward(_)
@@ -60,7 +62,13 @@ impl Class {
             Op::Embedding(_) | Op::EmbeddingBackward(_) | Op::IndexAdd(_) | Op::Gather(_) | Op::Scatter(_) => {
                 Self::Indexing
             }
-            Op::Create(_) | Op::View(_) | Op::Copy(_) | Op::Cast(_) | Op::Cat(_) | Op::Triangle(_) => Self::Moves,
+            Op::Create(_)
+            | Op::View(_)
+            | Op::Copy(_)
+            | Op::Cast(_)
+            | Op::ScaledCast(_)
+            | Op::Cat(_)
+            | Op::Triangle(_) => Self::Moves,
             Op::AdamW(_)
             | Op::AdamW8bit(_)
             | Op::Lion(_)
