@@ -6,8 +6,6 @@ import json
 import math
 import os
 import pathlib
-import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,6 +29,7 @@ ENGINES = [
     ("torch", "fp32"),
     ("torch-compile", "fp32"),
     ("candle", "fp32"),
+    ("burn", "fp32"),
     ("napkin", "bf16-mixed"),
     ("torch", "bf16-mixed"),
 ]
@@ -42,16 +41,12 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def cargo(folder, target, native):
-    environment = dict(os.environ)
-    if native:
-        environment["RUSTFLAGS"] = "-C target-cpu=native"
-    locked = ["--locked"] if native else []
-    command = ["cargo", "build", "--release", *locked, "--target-dir", str(target)]
-    subprocess.run(command, cwd=folder, env=environment, check=True)
+def cargo(folder, target, arguments=(), **variables):
+    command = ["cargo", "build", "--release", "--locked", "--target-dir", str(target), *arguments]
+    subprocess.run(command, cwd=folder, env=os.environ | variables, check=True)
 
 
-def prepare(engine, scratch, napkin):
+def prepare(engine, scratch):
     """Installs or builds an engine in `scratch`; gives the command that runs its steps."""
     if engine.startswith("torch"):
         python = scratch / "venv" / "bin" / "python"
@@ -60,25 +55,39 @@ def prepare(engine, scratch, napkin):
             venv.create(scratch / "venv", with_pip=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", TORCH], check=True)
         return [str(python), str(HERE / "torch_step.py")] + (["--compile"] if engine == "torch-compile" else [])
-    if engine == "napkin" and napkin:
-        return shlex.split(napkin)
     say(f"building {engine}")
     if engine == "napkin":
-        # Its dependencies are those of the product, to the version; built as the product is, for any CPU.
-        shutil.copy(HERE.parent.parent / "Cargo.lock", HERE / "napkin" / "Cargo.lock")
-    cargo(HERE / engine, scratch / engine, native=engine != "napkin")
+        # As the product is built: for any CPU.
+        cargo(HERE.parent.parent, scratch / engine, ["-p", "napkin-cli"])
+        return [str(scratch / engine / "release" / "napkin")]
+    cargo(HERE / engine, scratch / engine, RUSTFLAGS="-C target-cpu=native")
     return [str(scratch / engine / "release" / f"{engine}-step")]
 
 
-def run(command, engine, precision, workload, threads, options):
+def napkin_arguments(sizes, asked, scratch, options):
+    """Flags of `napkin bench step`, whose first step is the warmup."""
+    config = scratch / f"{asked['model']}.json"
+    keys = {"n_layer": "layers", "n_embd": "width", "n_head": "heads", "n_positions": "positions", "vocab_size": "vocab"}
+    dropout = dict.fromkeys(["embd_pdrop", "attn_pdrop", "resid_pdrop"], 0.0)
+    config.write_text(json.dumps({"model_type": "gpt2", **{k: sizes[v] for k, v in keys.items()}, **dropout}))
+    words = ["bench", "step", str(config), "--precision", asked["precision"], "--steps", str(options.steps)]
+    words += ["--batch", str(asked["batch"]), "--seq-len", str(asked["seq_len"]), "--threads", str(asked["threads"])]
+    # A peak keeps it from measuring one first; the figure goes into nothing here.
+    return [*words, "--peak", "100GFLOP/s", "--json"]
+
+
+def run(command, engine, precision, workload, threads, scratch, options):
     """One process; the record it printed with what it was asked for, or None if it failed."""
     model, batch, seq_len = workload
-    values = {**MODELS[model], "batch": batch, "seq-len": seq_len, "threads": threads, "precision": precision}
-    values |= {"warmup": options.warmup, "steps": options.steps}
-    if any("{" in word for word in command):
-        words = [word.format(model=model, **{k.replace("-", "_"): v for k, v in values.items()}) for word in command]
+    asked = {"engine": engine, "model": model, "batch": batch, "seq_len": seq_len}
+    asked |= {"threads": threads, "precision": precision}
+    sizes = MODELS[model]
+    if engine == "napkin":
+        words = command + napkin_arguments(sizes, asked, scratch, options)
     else:
-        words = command + [word for key, value in values.items() for word in (f"--{key}", str(value))]
+        flags = {**sizes, "batch": batch, "seq-len": seq_len, "threads": threads, "precision": precision}
+        flags |= {"warmup": options.warmup, "steps": options.steps}
+        words = command + [word for key, value in flags.items() for word in (f"--{key}", str(value))]
     environment = {k: v for k, v in os.environ.items() if k not in CLEARED}
     environment |= {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
     try:
@@ -92,11 +101,10 @@ def run(command, engine, precision, workload, threads, options):
     record = json.loads(done.stdout)
     record = record.get("result", record)
     losses = record["loss"]
-    if abs(losses[0] / math.log(MODELS[model]["vocab"]) - 1) > 0.15 or not losses[-1] < losses[0]:
+    if abs(losses[0] / math.log(sizes["vocab"]) - 1) > 0.15 or not losses[-1] < losses[0]:
         say(f"{engine} does not do the work: loss {losses}")
         return None
-    asked = {"engine": engine, "model": model, "batch": batch, "seq_len": seq_len, "threads": threads}
-    return record | asked | {"precision": precision}
+    return record | asked
 
 
 def step_flop(model, batch, seq_len):
@@ -153,7 +161,6 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="timed steps per process")
     parser.add_argument("--warmup", type=int, default=1, help="steps before these")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds per process")
-    parser.add_argument("--napkin", help="command for Napkin, see README.md; default: the program in napkin/")
     parser.add_argument("--peak", type=float, help="FMA peak of one core in GFLOP/s, for the share reached")
     parser.add_argument("--out", type=pathlib.Path, help="append the records to this file, one JSON per line")
     parser.add_argument("--table", type=pathlib.Path, help="only print the table of such a file")
@@ -168,16 +175,17 @@ def main():
         parts = (w.replace(":", "x").split("x") for w in options.workloads.split(","))
         workloads = [(m, int(b), int(s)) for m, b, s in parts]
     scratch = options.scratch or pathlib.Path(tempfile.mkdtemp(prefix="napkin-peers-"))
+    scratch = scratch.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
     say(f"scratch folder: {scratch}")
-    commands = {name: prepare(name, scratch.resolve(), options.napkin) for name in dict(engines)}
+    commands = {name: prepare(name, scratch) for name in dict(engines)}
     records = []
     for workload in workloads:
         for threads in map(int, options.threads.split(",")):
             for turn in range(options.rounds):
                 # Each round begins with another engine.
                 for engine, precision in engines[turn % len(engines) :] + engines[: turn % len(engines)]:
-                    record = run(commands[engine], engine, precision, workload, threads, options)
+                    record = run(commands[engine], engine, precision, workload, threads, scratch, options)
                     if record is None:
                         continue
                     say(f"{engine} {precision} {workload} {threads}: {min(record['seconds']):.3f} s per step")
