@@ -28,6 +28,8 @@ pub struct Measured {
     pub parameters: u64,
     /// A step as the engine recorded it while it computed.
     pub work: Option<StepWork>,
+    /// FLOP of products and attention in that step, counted by the kernels that made them.
+    pub kernels: Flops,
     /// Highest bytes allocated in a step but for the first, as the engine counts them.
     pub allocated: Bytes,
     /// The heap at its fullest.
@@ -98,6 +100,7 @@ impl Request<'_> {
             .with("model_flop_per_step", self.model_flop)
             .with("ops", pair(predicted.ops.len(), measured.work.as_ref().map(|work| work.ops.len())))
             .with("matmul_flop", pair(predicted.matmul, measured.work.as_ref().map(|work| work.matmul)))
+            .with("kernels_flop", measured.kernels)
             .with("allocated_peak_bytes", pair(predicted.peak, measured.allocated))
             .with("heap", heap.as_ref().map(Gaps::value))
             .with("process", process.as_ref().map(Gaps::value))
@@ -119,7 +122,10 @@ impl Request<'_> {
             rows.push(KeyValue::new("ops", Cell::Count(ops as u128)).note(note.and(phrase![", in this order"])));
             let of = |work: &StepWork| Flops(work.matmul.get() + work.recomputed.get());
             let note = verdict(of(predicted) == of(work), of(work).into());
-            rows.push(KeyValue::new("FLOP of products", of(predicted)).note(note));
+            let change = measured.kernels.as_f64() / of(predicted).as_f64().max(1.0) - 1.0;
+            // Tiles of attention at the diagonal multiply pairs that the mask then takes away.
+            let counted = phrase!["; kernels counted ", measured.kernels, " (", Cell::Change(change), ")"];
+            rows.push(KeyValue::new("FLOP of products", of(predicted)).note(note.and(counted)));
             let note = verdict(predicted.elementwise == work.elementwise, work.elementwise.into());
             rows.push(KeyValue::new("other FLOP", predicted.elementwise).note(note));
         }

@@ -100,6 +100,7 @@ fn a_run_of_the_predicted_program_agrees_and_another_does_not() {
     let timed = TimedStep { seconds: 0.5, waiting: 0.1, ops: vec![0.01; trace.ops.len()], steps: 3 };
     let measured = Measured {
         parameters: 2048,
+        kernels: Flops(131_072),
         allocated: work.peak,
         work: Some(work),
         heap: Some(heap()),

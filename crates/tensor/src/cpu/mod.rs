@@ -23,6 +23,7 @@ pub mod scratch;
 pub mod simd;
 pub mod threads;
 pub mod typed;
+pub mod work;
 
 pub use args::{Args, Input, Output};
 pub use threads::Threads;

@@ -45,6 +45,7 @@ impl Record {
             "settings": self.settings.to_json(),
             "measured": {
                 "parameters": m.parameters,
+                "kernels_flop": m.kernels.get().to_string(),
                 "allocated_peak_bytes": m.allocated.get(),
                 "work": m.work.as_ref().map(work_json),
                 "heap": m.heap.as_ref().map(heap_json),
@@ -80,6 +81,7 @@ impl Record {
         let (model, config, settings) = (f.text("model"), f.text("config"), f.value("settings"));
         let measured = f.object("measured", |f| Measured {
             parameters: f.count("parameters"),
+            kernels: flop(f, "kernels_flop"),
             allocated: Bytes(f.count("allocated_peak_bytes")),
             work: f.object_or_null("work", work),
             heap: f.object_or_null("heap", heap),
@@ -121,21 +123,21 @@ fn work_json(w: &StepWork) -> Value {
     })
 }
 
+fn flop(f: &mut Fields<'_>, key: &'static str) -> Flops {
+    let read = |value: &Value| value.as_str().and_then(|text| text.parse::<u128>().ok());
+    Flops(f.converted(key, "a count as a text", read).unwrap_or_default())
+}
+
 fn work(f: &mut Fields<'_>) -> StepWork {
-    let mut flop = |key| {
-        let read = |value: &Value| value.as_str().and_then(|text| text.parse::<u128>().ok());
-        Flops(f.converted(key, "a count as a text", read).unwrap_or_default())
-    };
-    let (matmul, recomputed, elementwise) = (flop("matmul_flop"), flop("recomputed_flop"), flop("elementwise_flop"));
     let names = |value: &Value| {
         let names = value.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
         names.collect::<Option<Vec<String>>>()
     };
     StepWork {
         ops: f.converted("ops", "a list of names", names).unwrap_or_default(),
-        matmul,
-        recomputed,
-        elementwise,
+        matmul: flop(f, "matmul_flop"),
+        recomputed: flop(f, "recomputed_flop"),
+        elementwise: flop(f, "elementwise_flop"),
         traffic: Bytes(f.count("traffic_bytes")),
         peak: Bytes(f.count("peak_bytes")),
         at_peak: parts(f, "at_peak_bytes", &Role::ALL.map(|role| (role.name(), role)), Value::as_u64)

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use plan::reconcile::{Ceilings, Heap, HeapPart, Measured, Resident, ResidentPart, StepWork, TimedStep};
+use tensor::cpu::work::products_flop;
 use tensor::{OpWatch, Runtime};
-use units::Bytes;
+use units::{Bytes, Flops};
 
 use super::watch::{Books, Clock, Fullest, Moment};
 use crate::probe::mappings::{Mappings, resident_in};
@@ -50,7 +51,7 @@ pub struct Recorder {
 #[derive(Debug)]
 enum Watching {
     Nothing,
-    Work,
+    Work(u64),
     Heap(Rc<Fullest>, i64),
     Time(Rc<Clock>),
 }
@@ -85,7 +86,7 @@ impl Recorder {
             Stage::Warm => Watching::Nothing,
             Stage::Work => {
                 runtime.set_recording(true);
-                Watching::Work
+                Watching::Work(products_flop())
             }
             Stage::Heap => {
                 let watch = Rc::new(Fullest::default());
@@ -111,8 +112,9 @@ impl Recorder {
         runtime.watch_ops(None);
         match watching {
             Watching::Nothing => return,
-            Watching::Work => {
+            Watching::Work(before) => {
                 runtime.set_recording(false);
+                self.measured.kernels = Flops((products_flop() - before).into());
                 let trace = runtime.take_trace();
                 self.measured.work = whole.then(|| StepWork::of(&trace));
                 self.again(whole, Stage::Work);

@@ -4,6 +4,7 @@
 
 use super::block::{self, Job};
 use super::kernel::Kernel;
+use crate::cpu::work as counts;
 use rayon::prelude::*;
 
 /// Rows and columns of a block: its part of the result, and what is packed for it, stay in the caches that are shared.
@@ -22,6 +23,10 @@ fn work(job: &Job) -> usize {
 
 /// Makes the products with at most that many threads.
 pub(super) fn run(kernel_of: impl Fn(&Job) -> &'static Kernel + Sync, jobs: &[Job], threads: usize) {
+    for job in jobs {
+        counts::count(job.m, job.n, job.k);
+    }
+    counts::publish();
     let work: usize = jobs.iter().map(work).sum();
     // Two for each thread, so that one that is late keeps the others waiting for less.
     let wanted = (work / WORTH_A_BLOCK).clamp(threads, 2 * threads);

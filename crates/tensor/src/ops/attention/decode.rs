@@ -7,6 +7,7 @@ use super::tile::Scores;
 use crate::cpu::lanes::{Kernel, Lanes};
 use crate::cpu::planes::Plane;
 use crate::cpu::scratch::{Scratch, rounded};
+use crate::cpu::work;
 use std::f32::consts::LOG2_E;
 
 /// Up to so many queries it is faster to go through the keys for each than to fill vectors with queries.
@@ -88,6 +89,7 @@ impl Kernel for Dots<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let Self { q, k, count, scores, to } = self;
+        work::count(1, count, q.len());
         let mut j = 0;
         while j < count {
             // Four keys side by side, so that their sums do not wait for each other.

@@ -8,7 +8,7 @@ use super::tile::{QUERIES, Scores, Sight};
 use super::{Attention, Sizes};
 use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::planes::Planes;
-use crate::cpu::{Args, Output, scratch};
+use crate::cpu::{Args, Output, scratch, work as counts};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use half::{bf16, f16};
@@ -46,6 +46,10 @@ fn not_empty(args: &Args<'_>) -> Option<()> {
 
 /// Runs `work` on parts of `all`: one after another on this thread, or on several.
 fn share<P: Send>(all: P, threads: bool, split: impl Fn(P) -> (P, Option<P>) + Sync + Send, work: impl Fn(P) + Sync + Send) {
+    let work = |part| {
+        work(part);
+        counts::publish();
+    };
     if threads {
         rayon::iter::split(all, split).for_each(work);
     } else {

@@ -5,6 +5,7 @@
 use super::heads::Rows;
 use crate::cpu::lanes::{Kernel, Lanes};
 use crate::cpu::planes::Plane;
+use crate::cpu::work;
 
 /// The first factor: element `(r, k)` lies at `r row + k step`. Each is read once, so that any order will do.
 #[derive(Clone, Copy)]
@@ -69,6 +70,7 @@ impl Kernel for Product<'_, '_, '_> {
             c: c.pointer(at.0).wrapping_add(at.1),
             c_row: c.row_stride(),
         };
+        work::count(rows, columns, depth);
         let vectors = columns / L::COUNT;
         let mut done = 0;
         while done < vectors {
