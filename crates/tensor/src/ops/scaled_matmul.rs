@@ -110,7 +110,7 @@ impl Rule for ScaledMatMul {
 
     #[cfg(feature = "cpu")]
     fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
-        Ok(fast::run(args, self.bias.then(|| self.bias_at())))
+        Ok(fast::run(args, self.bias.then(|| self.bias_at())).unwrap_or(false))
     }
 
     fn saves(&self, needs: Needs) -> Saves {
@@ -147,75 +147,56 @@ impl Rule for ScaledMatMul {
     }
 }
 
-/// This processor has no products of 8-bit floats: the factors are widened, exactly, and the scales go into the first.
+/// Processors have no products of 8-bit floats: the factors are widened, exactly, while they are packed.
 #[cfg(feature = "cpu")]
 mod fast {
-    use crate::cpu::elementwise::CHUNK;
-    use crate::cpu::gemm::{self, Matrix, MatrixMut, Product};
-    use crate::cpu::typed::Typed;
+    use crate::cpu::gemm::{self, E4m3, E5m2, Matrix, MatrixMut, Product};
     use crate::cpu::{Args, Input};
     use crate::dtype::DType;
-    use crate::float_format::convert::{F8E4M3_VALUES, F8E5M2_VALUES};
     use crate::layout::Layout;
-    use rayon::prelude::*;
+    use half::{bf16, f16};
 
-    /// The elements of a dense factor as they lie, times `scale`. `None` unless they are 8-bit floats without gaps.
-    fn widened(input: &Input<'_>, scale: f32) -> Option<Vec<f32>> {
-        let (codes, values) = match input.typed()? {
-            Typed::F8E4M3(codes) => (codes, &F8E4M3_VALUES),
-            Typed::F8E5M2(codes) => (codes, &F8E5M2_VALUES),
+    /// The elements of an operand, in the places of `layout`. `None` of dtypes that products of f32 do not read.
+    fn matrix<'a>(input: &'a Input<'_>, layout: &Layout) -> Option<Matrix<'a>> {
+        Some(match input.dtype {
+            DType::F32 => Matrix::of::<f32>(input.storage()?, layout),
+            DType::BF16 => Matrix::of::<bf16>(input.storage()?, layout),
+            DType::F16 => Matrix::of::<f16>(input.storage()?, layout),
+            DType::F8E4M3 => Matrix::of::<E4m3>(input.storage()?, layout),
+            DType::F8E5M2 => Matrix::of::<E5m2>(input.storage()?, layout),
             _ => return None,
-        };
-        let codes = &codes[..input.elements()];
-        let values = values.map(|value| value * scale);
-        let mut out = vec![0f32; codes.len()];
-        out.par_chunks_mut(CHUNK).zip(codes.par_chunks(CHUNK)).for_each(|(out, codes)| {
-            for (out, &code) in out.iter_mut().zip(codes) {
-                *out = values[usize::from(code)];
-            }
-        });
-        Some(out).filter(|_| input.layout.is_dense())
-    }
-
-    fn matrix<'a>(data: &'a [f32], layout: &Layout) -> Matrix<'a> {
-        let (shape, strides) = (layout.shape(), layout.strides());
-        let size = (shape[0] as usize, shape[1] as usize);
-        Matrix::new(data, 0, size, (strides[0] as isize, strides[1] as isize))
-    }
-
-    pub(super) fn run(args: &mut Args<'_>, bias: Option<usize>) -> bool {
-        let Args { inputs, outputs } = args;
-        if inputs.iter().map(|x| x.dtype).chain([outputs[0].dtype]).any(|dtype| dtype == DType::F64) {
-            return false;
-        }
-        let scalar = |i: usize| {
-            let mut x = [0f32];
-            inputs[i].typed().map(|t| t.read(0, 1, &mut x)).map(|()| x[0])
-        };
-        let (Some(inverse_a), Some(inverse_b)) = (scalar(2), scalar(3)) else { return false };
-        let bias: Option<Vec<f32>> = match bias.map(|at| (inputs[at].typed(), inputs[at].layout)) {
-            None => None,
-            Some((Some(bias), layout)) => {
-                let mut row = vec![0f32; layout.elements() as usize];
-                bias.read(0, layout.strides()[0] as isize, &mut row);
-                Some(row)
-            }
-            Some((None, _)) => return false,
-        };
-        let (Some(a), Some(b)) = (widened(&inputs[0], inverse_a * inverse_b), widened(&inputs[1], 1.0)) else {
-            return false;
-        };
-        let (a, b) = (matrix(&a, inputs[0].layout), matrix(&b, inputs[1].layout).t());
-        let (m, n) = (outputs[0].layout.shape()[0] as usize, outputs[0].layout.shape()[1] as usize);
-        gemm::for_dtype!(outputs[0].dtype, T => {
-            let Some(out) = outputs[0].dense::<T>() else { return false };
-            let product = Product::new(a, b, MatrixMut::new(out, (m, n), n));
-            let product = match &bias {
-                Some(bias) => product.bias(Matrix::new(bias, 0, (1, n), (0, 1))),
-                None => product,
-            };
-            gemm::run(&mut [product]);
         })
+    }
+
+    /// The only element.
+    fn scalar(input: &Input<'_>) -> Option<f32> {
+        let mut x = [0f32];
+        input.typed()?.read(0, 1, &mut x);
+        Some(x[0]).filter(|_| input.dtype != DType::F64)
+    }
+
+    /// Whether the product was made. `bias`: which input it is.
+    pub(super) fn run(args: &mut Args<'_>, bias: Option<usize>) -> Option<bool> {
+        let Args { inputs, outputs } = args;
+        let scale = scalar(&inputs[2])? * scalar(&inputs[3])?;
+        let (a, b) = (matrix(&inputs[0], inputs[0].layout)?, matrix(&inputs[1], inputs[1].layout)?);
+        let row = |at: usize| matrix(&inputs[at], &inputs[at].layout.unsqueeze(0));
+        let bias = match bias {
+            Some(at) => Some(row(at)?),
+            None => None,
+        };
+        let out = &mut outputs[0];
+        let (m, n) = (out.layout.shape()[0] as usize, out.layout.shape()[1] as usize);
+        if out.dtype == DType::F64 {
+            return None;
+        }
+        Some(gemm::for_dtype!(out.dtype, T => {
+            let product = Product::new(a, b.t(), MatrixMut::new(out.dense::<T>()?, (m, n), n)).scaled(scale);
+            gemm::run(&mut [match bias {
+                Some(bias) => product.bias(bias),
+                None => product,
+            }]);
+        }))
     }
 }
 

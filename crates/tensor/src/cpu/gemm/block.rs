@@ -9,7 +9,7 @@ use super::workspace::{self, Workspace};
 use super::{narrow, portable, tiles};
 use std::ops::Range;
 
-/// A product `C (+)= A B + bias` of matrices that lie somewhere.
+/// A product `C (+)= scale A B + bias` of matrices that lie somewhere.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     /// Rows of the result.
@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub c_row: isize,
     /// Whether the product is added to what is there.
     pub accumulate: bool,
+    /// What the product is multiplied with; 1 where it is added to what is there.
+    pub scale: f32,
     /// One number per column that is added last.
     pub bias: Option<Factor>,
 }
@@ -102,6 +104,7 @@ unsafe fn run_in(workspace: &mut Workspace, kernel: &Kernel, job: &Job, rows: Ra
             sums,
             sums_row,
             accumulate: p > 0 || (half.is_none() && job.accumulate),
+            scale: if last { job.scale } else { 1.0 },
             bias: bias.filter(|_| last),
             half: half.filter(|_| last),
         };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::inline_always)] // what is not inlined is not compiled for the instruction set of the caller
 
+use crate::float_format::convert::{F8E4M3_VALUES, F8E5M2_VALUES};
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
@@ -26,6 +27,10 @@ pub enum Kind {
     F16,
     /// 64 bits.
     F64,
+    /// 8 bits, of which 4 are exponent. Of factors only.
+    E4m3,
+    /// 8 bits, of which 5 are exponent. Of factors only.
+    E5m2,
 }
 
 impl Kind {
@@ -34,11 +39,28 @@ impl Kind {
             Self::F64 => 8,
             Self::F32 => 4,
             Self::Bf16 | Self::F16 => 2,
+            Self::E4m3 | Self::E5m2 => 1,
         }
+    }
+
+    /// Whether every value is one of bf16, and none but those of bf16 itself is a subnormal one.
+    pub(super) const fn fits_bf16(self) -> bool {
+        matches!(self, Self::Bf16 | Self::E4m3 | Self::E5m2)
     }
 }
 
-/// Element types of products: f32, bf16, f16, in any combination, with sums in f32; or f64 throughout.
+/// A number in 8 bits by its code: of [`DType::F8E4M3`](crate::dtype::DType::F8E4M3).
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(transparent)]
+pub struct E4m3(pub u8);
+
+/// A number in 8 bits by its code: of [`DType::F8E5M2`](crate::dtype::DType::F8E5M2).
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(transparent)]
+pub struct E5m2(pub u8);
+
+/// Element types of products: f32, bf16, f16, and 8-bit floats as factors, in any combination, with sums in f32; or f64
+/// throughout.
 pub trait Element: Pod + Send + Sync {
     /// Which of them it is.
     const KIND: Kind;
@@ -48,6 +70,10 @@ pub trait Element: Pod + Send + Sync {
 pub(super) trait Single: Element {
     /// The value.
     fn widen(self) -> f32;
+}
+
+/// Half types of results.
+pub(super) trait Rounded: Single {
     /// The nearest value, ties to even.
     fn round(x: f32) -> Self;
 }
@@ -58,13 +84,18 @@ macro_rules! element {
             const KIND: Kind = Kind::$kind;
         }
     };
-    ($type:ty, $kind:ident, $widen:expr, $round:expr) => {
+    ($type:ty, $kind:ident, $widen:expr) => {
         element!($type, $kind);
         impl Single for $type {
             #[inline(always)]
             fn widen(self) -> f32 {
                 $widen(self)
             }
+        }
+    };
+    ($type:ty, $kind:ident, $widen:expr, $round:expr) => {
+        element!($type, $kind, $widen);
+        impl Rounded for $type {
             #[inline(always)]
             fn round(x: f32) -> Self {
                 $round(x)
@@ -73,7 +104,9 @@ macro_rules! element {
     };
 }
 element!(f64, F64);
-element!(f32, F32, |x| x, |x| x);
+element!(f32, F32, |x| x);
+element!(E4m3, E4m3, |x: Self| F8E4M3_VALUES[usize::from(x.0)]);
+element!(E5m2, E5m2, |x: Self| F8E5M2_VALUES[usize::from(x.0)]);
 element!(bf16, Bf16, |x: Self| f32::from_bits(u32::from(x.to_bits()) << 16), nearest_bf16);
 element!(f16, F16, Self::to_f32, Self::from_f32);
 

@@ -4,7 +4,7 @@
 #![allow(clippy::inline_always)] // what is not inlined is not compiled for the instruction set of the caller
 #![allow(clippy::cast_ptr_alignment)] // bytes of matrices are those of their elements
 
-use super::element::{Kind, Single};
+use super::element::{E4m3, E5m2, Kind, Rounded, Single};
 use super::workspace::Workspace;
 use half::{bf16, f16};
 
@@ -40,6 +40,8 @@ impl Factor {
                 Kind::F32 => *self.data.cast::<f32>(),
                 Kind::Bf16 => (*self.data.cast::<bf16>()).widen(),
                 Kind::F16 => (*self.data.cast::<f16>()).widen(),
+                Kind::E4m3 => (*self.data.cast::<E4m3>()).widen(),
+                Kind::E5m2 => (*self.data.cast::<E5m2>()).widen(),
                 Kind::F64 => unreachable!("products of f64 are made by a library"),
             }
         }
@@ -85,6 +87,8 @@ pub(super) struct Run {
     pub sums_row: isize,
     /// Whether the run is added to what is there.
     pub accumulate: bool,
+    /// What the sums are multiplied with after the last run; 1 before.
+    pub scale: f32,
     /// One number per column that is added after the last run, up to a multiple of [`Kernel::nr`].
     pub bias: Option<*const f32>,
     /// Where the sums go after the last run, if they are not of f32.
@@ -109,6 +113,8 @@ pub(super) struct Tile {
     pub cols: usize,
     /// Whether the sums are added to what is there.
     pub accumulate: bool,
+    /// What the sums are multiplied with.
+    pub scale: f32,
     /// One number per column that is added last, [`Kernel::nr`] of them; or null.
     pub bias: *const f32,
 }
@@ -167,7 +173,7 @@ impl Kernel {
 /// # Safety
 /// As of [`Kernel::round`]; the elements are of type `T`.
 #[inline(always)]
-pub(super) unsafe fn round<T: Single>(sums: *const f32, count: usize, half: Half) {
+pub(super) unsafe fn round<T: Rounded>(sums: *const f32, count: usize, half: Half) {
     for j in 0..count {
         // SAFETY: by the caller.
         unsafe {

@@ -84,12 +84,13 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// A product `C = A B + bias`, or `C += A B + bias`.
+/// A product `C = scale A B + bias`, or `C += A B + bias`.
 pub struct Product<'a> {
     a: Matrix<'a>,
     b: Matrix<'a>,
     c: MatrixMut<'a>,
     accumulate: bool,
+    scale: f32,
     bias: Option<Matrix<'a>>,
 }
 
@@ -105,13 +106,28 @@ impl<'a> Product<'a> {
         assert!(a.rows == c.rows && b.cols == c.cols && a.cols == b.rows, "the shapes of a product fit");
         let doubles = [a.kind, b.kind, c.kind].map(|kind| kind == Kind::F64);
         assert!(doubles == [doubles[0]; 3], "f64 meets f64 only");
-        Self { a, b, c, accumulate: false, bias: None }
+        assert!(c.kind.bytes() > 1, "8-bit floats are factors only");
+        Self { a, b, c, accumulate: false, scale: 1.0, bias: None }
     }
 
     /// Adds to what `C` holds.
+    ///
+    /// # Panics
+    /// If it is [`scaled`](Self::scaled).
     #[must_use]
     pub fn accumulate(self) -> Self {
+        assert!(self.scale == 1.0, "what is scaled is not added");
         Self { accumulate: true, ..self }
+    }
+
+    /// Multiplies `A B` with a number.
+    ///
+    /// # Panics
+    /// If it is added to what `C` holds; in f64.
+    #[must_use]
+    pub fn scaled(self, scale: f32) -> Self {
+        assert!(!self.accumulate && self.c.kind != Kind::F64, "what is scaled is not added, and not of f64");
+        Self { scale, ..self }
     }
 
     /// Adds the only row of `bias` to every row.
@@ -140,6 +156,7 @@ impl<'a> Product<'a> {
             c_kind: self.c.kind,
             c_row: self.c.row_stride as isize,
             accumulate: self.accumulate,
+            scale: self.scale,
             bias: self.bias.map(|bias| factor(bias.t())),
         }
     }

@@ -1,13 +1,13 @@
-//! Matrix products `C (+)= A B + bias` over strided factors of f32, bf16 and f16.
+//! Matrix products `C (+)= A B + bias` over strided factors of f32, bf16, f16 and 8-bit floats.
 //!
 //! The scheme is that of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), in the form
 //! of BLIS: the result is cut into blocks, a run of k at a time is packed into panels, and a kernel in vector
-//! instructions makes one tile of the result from a panel of each factor. Half types are widened while they are packed;
+//! instructions makes one tile of the result from a panel of each factor. Narrow types are widened while they are packed;
 //! sums are f32 and rounded once.
 //!
 //! Every sum runs over k in order, in runs whose length depends on k alone. So the bits of a result depend neither on the
 //! number of threads, nor on how the result is cut, nor on whether vectors have 256 or 512 bits. Where the processor has
-//! an instruction for pairs of bf16, products of two bf16 factors use it, and then round as it does.
+//! an instruction for pairs of bf16, products of two factors of values that bf16 has use it, and then round as it does.
 
 mod block;
 mod element;
@@ -25,7 +25,7 @@ mod workspace;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use element::Element;
+pub use element::{E4m3, E5m2, Element};
 pub use matrix::{Matrix, MatrixMut, Product};
 pub use strided::{Strided, batched};
 pub use workspace::workspace_bytes;
@@ -79,7 +79,8 @@ fn kernel() -> &'static Kernel {
 /// Kernel for a product on this processor.
 fn kernel_of(job: &Job) -> &'static Kernel {
     #[cfg(target_arch = "x86_64")]
-    if [job.a.kind, job.b.kind] == [element::Kind::Bf16; 2]
+    if job.a.kind.fits_bf16()
+        && job.b.kind.fits_bf16()
         && simd::level() == Level::Avx512
         && x86::avx512_bf16::is_there()
     {

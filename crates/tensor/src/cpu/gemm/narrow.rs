@@ -18,7 +18,7 @@ const COLUMNS: usize = 512;
 
 /// Whether these products can be made here. The sums are the same as those of tiles.
 pub(super) fn suits(b: &Factor) -> bool {
-    b.line == 1 && b.kind != Kind::F16 // which the compiler does not widen in vectors
+    b.line == 1 && matches!(b.kind, Kind::F32 | Kind::Bf16) // others the compiler does not widen in vectors
 }
 
 /// Makes a run. It must be called from code for an instruction set that has fused multiply-adds.
@@ -32,7 +32,7 @@ pub(super) unsafe fn run(workspace: &mut Workspace, run: &Run, round: Round) {
         match run.b.kind {
             Kind::F32 => run_elements::<f32>(workspace, run, round),
             Kind::Bf16 => run_elements::<bf16>(workspace, run, round),
-            Kind::F16 | Kind::F64 => unreachable!("does not suit"),
+            _ => unreachable!("does not suit"),
         }
     }
 }
@@ -68,6 +68,7 @@ unsafe fn run_elements<T: Single>(workspace: &mut Workspace, run: &Run, round: R
                 if run.accumulate {
                     *sum += *before(j);
                 }
+                *sum *= run.scale;
                 if let Some(bias) = run.bias {
                     *sum += *bias.add(j);
                 }

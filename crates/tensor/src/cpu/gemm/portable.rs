@@ -4,7 +4,7 @@
 #![allow(clippy::cast_ptr_alignment)] // bytes of matrices are those of their elements
 
 use super::block::Job;
-use super::element::{Kind, Single};
+use super::element::{E4m3, E5m2, Kind, Single};
 use super::kernel::{self, Factor, Half, Kernel, Tile};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -32,10 +32,14 @@ unsafe fn tile(t: &Tile) {
     // SAFETY: by the caller, panels and tile are as `Tile` says.
     unsafe {
         matrixmultiply::sgemm(t.rows, t.depth, t.cols, 1.0, t.a, 1, mr, t.b, nr, 1, before, t.c, row, 1);
-        if !t.bias.is_null() {
-            for i in 0..t.rows {
-                for j in 0..t.cols {
-                    *t.c.offset(i as isize * row + j as isize) += *t.bias.add(j);
+        for i in 0..t.rows {
+            for j in 0..t.cols {
+                let sum = t.c.offset(i as isize * row + j as isize);
+                if t.scale != 1.0 {
+                    *sum *= t.scale;
+                }
+                if !t.bias.is_null() {
+                    *sum += *t.bias.add(j);
                 }
             }
         }
@@ -49,6 +53,8 @@ unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel
             Kind::F32 => pack_elements::<f32, W>(factor, lines, depth, panel),
             Kind::Bf16 => pack_elements::<bf16, W>(factor, lines, depth, panel),
             Kind::F16 => pack_elements::<f16, W>(factor, lines, depth, panel),
+            Kind::E4m3 => pack_elements::<E4m3, W>(factor, lines, depth, panel),
+            Kind::E5m2 => pack_elements::<E5m2, W>(factor, lines, depth, panel),
             Kind::F64 => unreachable!("products of f64 are not packed"),
         }
     }
@@ -60,7 +66,7 @@ unsafe fn round(sums: *const f32, count: usize, half: Half) {
         match half.kind {
             Kind::Bf16 => kernel::round::<bf16>(sums, count, half),
             Kind::F16 => kernel::round::<f16>(sums, count, half),
-            Kind::F32 | Kind::F64 => unreachable!("not a half type"),
+            _ => unreachable!("not a half type"),
         }
     }
 }

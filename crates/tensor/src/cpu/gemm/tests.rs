@@ -3,6 +3,7 @@
 use super::block::Job;
 use super::kernel::Kernel;
 use super::*;
+use crate::float_format::convert;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -63,6 +64,23 @@ macro_rules! test_element {
         }
     )*};
 }
+macro_rules! test_factor {
+    ($($t:ident, $spacing:expr, $encode:expr, $values:expr;)*) => {$(
+        impl Test for $t {
+            const SPACING: f64 = $spacing;
+            fn nearest(x: f32) -> Self {
+                Self($encode(x))
+            }
+            fn value(self) -> f64 {
+                f64::from($values[usize::from(self.0)])
+            }
+        }
+    )*};
+}
+test_factor! {
+    E4m3, 0.125, convert::f32_to_f8e4m3_bits_saturating, convert::F8E4M3_VALUES;
+    E5m2, 0.25, convert::f32_to_f8e5m2_bits_saturating, convert::F8E5M2_VALUES;
+}
 test_element! {
     f32, 1.2e-7, |x| x;
     f64, 2.3e-16, f64::from;
@@ -110,6 +128,7 @@ struct Case {
     b: Place,
     gap: usize,
     accumulate: bool,
+    scale: f32,
     bias: bool,
     seed: u64,
 }
@@ -130,6 +149,8 @@ impl Case {
         let mut product = Product::new(self.a.matrix(&a), self.b.matrix(&b), result);
         if self.accumulate {
             product = product.accumulate();
+        } else if C::KIND != element::Kind::F64 {
+            product = product.scaled(self.scale);
         }
         if self.bias {
             product = product.bias(Matrix::new(&bias, 0, (1, n), (0, 1)));
@@ -164,7 +185,11 @@ impl Case {
                         * value(self.b, &b, p, j, |x| B::nearest(x).value())
                 });
                 let mut want = products.sum::<f64>();
-                want += if self.accumulate { old } else { 0.0 };
+                if self.accumulate {
+                    want += old;
+                } else if C::KIND != element::Kind::F64 {
+                    want *= f64::from(self.scale);
+                }
                 want += if self.bias { C::nearest(bias).value() } else { 0.0 };
                 // Sums are of numbers below 1/4, in f32 at least; then rounded to the type of the result.
                 let sums = if C::SPACING < 1e-10 { C::SPACING } else { f32::SPACING };
@@ -181,12 +206,13 @@ fn place(shape: (usize, usize)) -> impl Strategy<Value = Place> {
 
 fn case(size: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     (size.clone(), size.clone(), size).prop_flat_map(|(m, n, k)| {
-        let switches = (0usize..3, any::<bool>(), any::<bool>(), any::<u32>());
-        (place((m, k)), place((k, n)), switches).prop_map(|(a, b, (gap, accumulate, bias, seed))| Case {
+        let switches = (0usize..3, any::<bool>(), any::<bool>(), any::<bool>(), any::<u32>());
+        (place((m, k)), place((k, n)), switches).prop_map(|(a, b, (gap, accumulate, scaled, bias, seed))| Case {
             a,
             b,
             gap,
             accumulate,
+            scale: if scaled { 0.3 } else { 1.0 },
             bias,
             seed: seed.into(),
         })
@@ -207,11 +233,15 @@ proptest! {
             case.check::<bf16, bf16, bf16>(alone(kernel));
             case.check::<f16, f16, f16>(alone(kernel));
             case.check::<bf16, f32, f16>(alone(kernel));
+            case.check::<E4m3, E5m2, f32>(alone(kernel));
+            case.check::<E5m2, E4m3, bf16>(alone(kernel));
             case.check::<f64, f64, f64>(alone(kernel));
         }
         if let Some(kernel) = pairs() {
             case.check::<bf16, bf16, f32>(alone(kernel));
             case.check::<bf16, bf16, bf16>(alone(kernel));
+            case.check::<E4m3, E4m3, bf16>(alone(kernel));
+            case.check::<E5m2, E4m3, f32>(alone(kernel));
         }
     }
 
@@ -232,6 +262,7 @@ fn large() -> Vec<Case> {
         b: Place::new((k, n), 1 - order, 1, false),
         gap: 1,
         accumulate: !bias,
+        scale: 0.7,
         bias,
         seed,
     };
@@ -245,8 +276,10 @@ fn large_products_are_sums() {
             case.check::<f32, f32, f32>(alone(kernel));
         }
         case.check::<f16, bf16, bf16>(alone(kernel()));
+        case.check::<E4m3, E5m2, bf16>(alone(kernel()));
         if let Some(kernel) = pairs() {
             case.check::<bf16, bf16, f32>(alone(kernel));
+            case.check::<E5m2, E4m3, f32>(alone(kernel));
         }
     }
 }
@@ -313,6 +346,34 @@ fn what_is_not_a_number_stays_so() {
             assert!(right, "{name}: row {i}: {row:?}");
         }
         assert!(half.iter().zip(&c).all(|(h, c)| h.to_f32().total_cmp(c).is_eq() || (h.is_nan() && c.is_nan())));
+    }
+}
+
+/// Every code comes out of packing as the number that the format gives it, however the factor lies.
+#[test]
+fn every_code_is_widened_exactly() {
+    fn check<T: Test>(codes: &[T; 256], name: &str, kernel: &'static Kernel) {
+        let one = [1.0f32].map(T::nearest);
+        for strides in [(16, 1), (1, 16)] {
+            let codes_at = Matrix::new(codes, 0, (16, 16), strides);
+            // Each row of the diagonal keeps one column, so that a sum is one code and zeros; NaN shows everywhere.
+            for p in 0..16 {
+                let (mut c, mut line) = (vec![0f32; 16], vec![T::nearest(0.0); 16]);
+                line[p] = one[0];
+                let b = Matrix::new(&line, 0, (16, 1), (1, 1));
+                grid::run(|_| kernel, &[Product::new(codes_at, b, MatrixMut::new(&mut c, (16, 1), 1)).job()], 1);
+                for (i, got) in c.into_iter().enumerate() {
+                    let row = |p: usize| codes[i * strides.0 as usize + p * strides.1 as usize].value();
+                    let want = if (0..16).any(|p| !row(p).is_finite()) { f64::NAN } else { row(p) };
+                    assert!(f64::from(got) == want || (got.is_nan() && want.is_nan()), "{name}: {got}, not {want}");
+                }
+            }
+        }
+    }
+    let all: [u8; 256] = std::array::from_fn(|i| i as u8);
+    for (name, kernel) in kernels().into_iter().chain(pairs().map(|kernel| ("pairs", kernel))) {
+        check(&all.map(E4m3), name, kernel);
+        check(&all.map(E5m2), name, kernel);
     }
 }
 

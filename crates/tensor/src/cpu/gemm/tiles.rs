@@ -51,6 +51,7 @@ pub(super) unsafe fn run(workspace: &mut Workspace, kernel: &Kernel, run: &Run) 
                         rows,
                         cols,
                         accumulate: run.accumulate,
+                        scale: run.scale,
                         bias: run.bias.map_or(std::ptr::null(), |bias| bias.add(j)),
                     });
                     if let Some(half) = &run.half {

@@ -1,6 +1,6 @@
 //! 256-bit vectors with fused multiply-add: tiles of 6 x 16.
 
-use super::super::element::{Kind, Single};
+use super::super::element::{E4m3, E5m2, Kind, Single};
 use super::super::kernel::{self, Factor, Half, Kernel, Round, Run, Tile};
 use super::super::portable;
 use super::super::workspace::Workspace;
@@ -60,6 +60,9 @@ unsafe fn sums<const R: usize, const V: usize>(tile: &Tile) {
                 if tile.accumulate {
                     sum = _mm256_add_ps(_mm256_maskload_ps(row.add(v * LANES), masks[v]), sum);
                 }
+                if tile.scale != 1.0 {
+                    sum = _mm256_mul_ps(sum, _mm256_set1_ps(tile.scale));
+                }
                 if !tile.bias.is_null() {
                     sum = _mm256_add_ps(sum, _mm256_loadu_ps(tile.bias.add(v * LANES)));
                 }
@@ -88,7 +91,7 @@ unsafe fn round(sums: *const f32, count: usize, half: Half) {
         match half.kind {
             Kind::Bf16 => kernel::round::<bf16>(sums, count, half),
             Kind::F16 => round_f16(sums, count, half),
-            Kind::F32 | Kind::F64 => unreachable!("not a half type"),
+            _ => unreachable!("not a half type"),
         }
     }
 }
@@ -146,6 +149,30 @@ impl Load for f16 {
     }
 }
 
+impl Load for E5m2 {
+    /// The upper byte of an f16.
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load(from: *const Self) -> __m256 {
+        // SAFETY: by the caller.
+        let codes = _mm_cvtepu8_epi16(unsafe { _mm_loadl_epi64(from.cast()) });
+        _mm256_cvtph_ps(_mm_slli_epi16::<8>(codes))
+    }
+}
+
+impl Load for E4m3 {
+    /// An f16 that is smaller by 2^8, but for NaN.
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load(from: *const Self) -> __m256 {
+        // SAFETY: by the caller.
+        let codes = _mm_cvtepi8_epi16(unsafe { _mm_loadl_epi64(from.cast()) });
+        let magnitude = _mm_and_si128(codes, _mm_set1_epi16(0x7f));
+        let sign = _mm_and_si128(codes, _mm_set1_epi16(i16::MIN));
+        let nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)); // all ones, which is a NaN of f16 too
+        let small = _mm_or_si128(_mm_or_si128(sign, _mm_slli_epi16::<7>(magnitude)), nan);
+        _mm256_mul_ps(_mm256_cvtph_ps(small), _mm256_set1_ps(256.0))
+    }
+}
+
 unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel: *mut f32) {
     // SAFETY: by the caller; the elements are of the kind that the factor names.
     unsafe {
@@ -153,6 +180,8 @@ unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel
             Kind::F32 => pack_elements::<f32, W>(factor, lines, depth, panel),
             Kind::Bf16 => pack_elements::<bf16, W>(factor, lines, depth, panel),
             Kind::F16 => pack_elements::<f16, W>(factor, lines, depth, panel),
+            Kind::E4m3 => pack_elements::<E4m3, W>(factor, lines, depth, panel),
+            Kind::E5m2 => pack_elements::<E5m2, W>(factor, lines, depth, panel),
             Kind::F64 => unreachable!("products of f64 are not packed"),
         }
     }

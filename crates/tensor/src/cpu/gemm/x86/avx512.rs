@@ -1,6 +1,6 @@
 //! 512-bit vectors: tiles of 14 x 32.
 
-use super::super::element::{Kind, Single};
+use super::super::element::{E4m3, E5m2, Kind, Single};
 use super::super::kernel::{self, Factor, Half, Kernel, Round, Run, Tile};
 use super::super::portable;
 use super::super::workspace::Workspace;
@@ -64,6 +64,9 @@ macro_rules! sums_function {
                         if tile.accumulate {
                             sum = _mm512_add_ps(_mm512_maskz_loadu_ps(part, to), sum);
                         }
+                        if tile.scale != 1.0 {
+                            sum = _mm512_mul_ps(sum, _mm512_set1_ps(tile.scale));
+                        }
                         if !tile.bias.is_null() {
                             sum = _mm512_add_ps(sum, _mm512_loadu_ps(tile.bias.add(v * LANES)));
                         }
@@ -92,7 +95,7 @@ unsafe fn round(sums: *const f32, count: usize, half: Half) {
         match half.kind {
             Kind::Bf16 => kernel::round::<bf16>(sums, count, half),
             Kind::F16 => round_f16(sums, count, half),
-            Kind::F32 | Kind::F64 => unreachable!("not a half type"),
+            _ => unreachable!("not a half type"),
         }
     }
 }
@@ -183,6 +186,39 @@ impl Load for f16 {
     }
 }
 
+/// Numbers of E5M2: their codes are the upper bytes of f16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn widened_e5m2(codes: __m128i) -> __m512 {
+    _mm512_cvtph_ps(_mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(codes)))
+}
+
+/// Numbers of E4M3: as f16 they are smaller by 2^8, but for NaN.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn widened_e4m3(codes: __m128i) -> __m512 {
+    let codes = _mm256_cvtepi8_epi16(codes);
+    let magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
+    let sign = _mm256_and_si256(codes, _mm256_set1_epi16(i16::MIN));
+    let nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)); // all ones, which is a NaN of f16 too
+    let small = _mm256_or_si256(_mm256_or_si256(sign, _mm256_slli_epi16::<7>(magnitude)), nan);
+    _mm512_mul_ps(_mm512_cvtph_ps(small), _mm512_set1_ps(256.0))
+}
+
+impl Load for E5m2 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load(from: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: by the caller.
+        widened_e5m2(unsafe { _mm_maskz_loadu_epi8(mask, from.cast()) })
+    }
+}
+
+impl Load for E4m3 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load(from: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: by the caller.
+        widened_e4m3(unsafe { _mm_maskz_loadu_epi8(mask, from.cast()) })
+    }
+}
+
 unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel: *mut f32) {
     // SAFETY: by the caller; the elements are of the kind that the factor names.
     unsafe {
@@ -190,6 +226,8 @@ unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel
             Kind::F32 => pack_elements::<f32, W>(factor, lines, depth, panel),
             Kind::Bf16 => pack_elements::<bf16, W>(factor, lines, depth, panel),
             Kind::F16 => pack_elements::<f16, W>(factor, lines, depth, panel),
+            Kind::E4m3 => pack_elements::<E4m3, W>(factor, lines, depth, panel),
+            Kind::E5m2 => pack_elements::<E5m2, W>(factor, lines, depth, panel),
             Kind::F64 => unreachable!("products of f64 are not packed"),
         }
     }

@@ -1,11 +1,12 @@
-//! Products of bf16 by the instruction for them: pairs along k, two products to a lane, with sums in f32.
+//! Products of bf16, and of 8-bit floats as bf16, by the instruction for them: pairs along k, two products to a lane, with sums in f32.
 //!
 //! The instruction takes subnormal numbers for zero, and rounds the sum of a pair in a way of its own. So these sums are
 //! not bit for bit those of the other kernels.
 
-use super::super::element::Kind;
+use super::super::element::{E4m3, E5m2, Kind, Single};
 use super::super::kernel::{Factor, Kernel, Tile};
 use super::avx512::{self, LANES, MR, NR, mask};
+use half::bf16;
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
@@ -28,11 +29,63 @@ fn pairs(x: __m512) -> __m512bh {
 avx512::sums_function!("avx512f,avx512bf16", |x, y, sum| _mm512_dpbf16_ps(sum, pairs(x), pairs(y)));
 by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
+/// Elements whose values are those of bf16. What masks leave out is not touched, and read as zero.
+trait AsBf16: Single {
+    /// Up to 16 elements.
+    unsafe fn load_16(from: *const Self, mask: __mmask16) -> __m256i;
+
+    /// Up to 32 elements.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load_32(from: *const Self, mask: __mmask32) -> __m512i {
+        // SAFETY: by the caller.
+        unsafe {
+            let low = _mm512_castsi256_si512(Self::load_16(from, mask as u16));
+            _mm512_inserti64x4::<1>(low, Self::load_16(from.wrapping_add(16), (mask >> 16) as u16))
+        }
+    }
+}
+
+impl AsBf16 for bf16 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load_16(from: *const Self, mask: __mmask16) -> __m256i {
+        // SAFETY: by the caller.
+        unsafe { _mm256_maskz_loadu_epi16(mask, from.cast()) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load_32(from: *const Self, mask: __mmask32) -> __m512i {
+        // SAFETY: by the caller.
+        unsafe { _mm512_maskz_loadu_epi16(mask, from.cast()) }
+    }
+}
+
+/// The upper halves: exact, for the lower ones are zero but for NaN.
+#[target_feature(enable = "avx512f")]
+fn upper_halves(x: __m512) -> __m256i {
+    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(x)))
+}
+
+impl AsBf16 for E4m3 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load_16(from: *const Self, mask: __mmask16) -> __m256i {
+        // SAFETY: by the caller.
+        upper_halves(avx512::widened_e4m3(unsafe { _mm_maskz_loadu_epi8(mask, from.cast()) }))
+    }
+}
+
+impl AsBf16 for E5m2 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load_16(from: *const Self, mask: __mmask16) -> __m256i {
+        // SAFETY: by the caller.
+        upper_halves(avx512::widened_e5m2(unsafe { _mm_maskz_loadu_epi8(mask, from.cast()) }))
+    }
+}
+
 /// Packs pairs. The last of an odd depth is completed by zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn pack_pairs<const W: usize>(factor: Factor, lines: usize, depth: usize, panel: *mut f32) {
-    debug_assert_eq!(factor.kind, Kind::Bf16);
-    let data: *const u16 = factor.data.cast();
+unsafe fn pack_pairs<T: AsBf16, const W: usize>(factor: Factor, lines: usize, depth: usize, panel: *mut f32) {
+    debug_assert_eq!(factor.kind, T::KIND);
+    let data: *const T = factor.data.cast();
     let panel: *mut i32 = panel.cast();
     let width = |v: usize| mask(W - v); // of the panel, from line v on
     let there = |v: usize| mask(lines.saturating_sub(v).min(W - v));
@@ -42,10 +95,10 @@ unsafe fn pack_pairs<const W: usize>(factor: Factor, lines: usize, depth: usize,
             for p in (0..depth).step_by(2) {
                 let first = data.offset(p as isize * factor.depth);
                 for v in (0..W).step_by(LANES) {
-                    let low = _mm256_maskz_loadu_epi16(there(v), first.wrapping_add(v).cast());
+                    let low = T::load_16(first.wrapping_add(v), there(v));
                     let second = if p + 1 < depth { there(v) } else { 0 };
                     let from = first.wrapping_offset(factor.depth).wrapping_add(v);
-                    let high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, from.cast()));
+                    let high = _mm512_cvtepu16_epi32(T::load_16(from, second));
                     let x = _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32::<16>(high));
                     _mm512_mask_storeu_epi32(panel.add(p / 2 * W + v), width(v), x);
                 }
@@ -58,13 +111,13 @@ unsafe fn pack_pairs<const W: usize>(factor: Factor, lines: usize, depth: usize,
                 for q in (0..groups).step_by(LANES) {
                     let left = depth - 2 * q;
                     let part: __mmask32 = if left >= 32 { !0 } else { (1 << left) - 1 };
-                    avx512::call_for_next::<u16, W>(first.wrapping_add(2 * q), factor.line);
+                    avx512::call_for_next::<T, W>(first.wrapping_add(2 * q), factor.line);
                     // Constant bounds, so that the square stays in registers.
                     let mut square = [_mm512_setzero_ps(); LANES];
                     for i in 0..LANES {
                         let part = if i < count { part } else { 0 };
                         let from = first.wrapping_offset(i as isize * factor.line).wrapping_add(2 * q);
-                        square[i] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(part, from.cast()));
+                        square[i] = _mm512_castsi512_ps(T::load_32(from, part));
                     }
                     let columns = avx512::transposed(&square);
                     for i in 0..LANES {
@@ -81,7 +134,7 @@ unsafe fn pack_pairs<const W: usize>(factor: Factor, lines: usize, depth: usize,
                     let element = |p: usize| {
                         let there = i < lines && p < depth;
                         let at = i as isize * factor.line + p as isize * factor.depth;
-                        if there { i32::from(*data.offset(at)) } else { 0 }
+                        if there { ((*data.offset(at)).widen().to_bits() >> 16) as i32 } else { 0 }
                     };
                     *panel.add(q * W + i) = element(2 * q) | element(2 * q + 1) << 16;
                 }
@@ -91,6 +144,13 @@ unsafe fn pack_pairs<const W: usize>(factor: Factor, lines: usize, depth: usize,
 }
 
 unsafe fn pack<const W: usize>(factor: Factor, lines: usize, depth: usize, panel: *mut f32) {
-    // SAFETY: by the caller.
-    unsafe { pack_pairs::<W>(factor, lines, depth, panel) }
+    // SAFETY: by the caller; the elements are of the kind that the factor names.
+    unsafe {
+        match factor.kind {
+            Kind::Bf16 => pack_pairs::<bf16, W>(factor, lines, depth, panel),
+            Kind::E4m3 => pack_pairs::<E4m3, W>(factor, lines, depth, panel),
+            Kind::E5m2 => pack_pairs::<E5m2, W>(factor, lines, depth, panel),
+            _ => unreachable!("its values are not those of bf16"),
+        }
+    }
 }
