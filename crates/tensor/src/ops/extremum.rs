@@ -3,6 +3,8 @@
 use super::{Needs, Op, Out, Outs, Rule, Saves, traffic};
 use crate::apply::apply;
 use crate::autograd::{Back, Grads};
+#[cfg(feature = "cpu")]
+use crate::cpu::Args;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -62,6 +64,11 @@ impl Rule for Extremum {
         Ok(())
     }
 
+    #[cfg(feature = "cpu")]
+    fn run_cpu(&self, args: &mut Args<'_>) -> Result<bool> {
+        Ok(fast::run(self.dim, args).is_some())
+    }
+
     fn saves(&self, _: Needs) -> Saves {
         Saves::outputs(0b10)
     }
@@ -77,6 +84,44 @@ impl Rule for Extremum {
             indices = indices.unsqueeze(self.dim as isize)?;
         }
         Ok(smallvec![Some(back.scattered(self.dim, &indices, &grad, false)?)])
+    }
+}
+
+/// Values and indices of f32, all of a row at a time.
+#[cfg(feature = "cpu")]
+mod fast {
+    use crate::cpu::Args;
+    use crate::cpu::simd::vectorized;
+    use crate::dtype::DType;
+
+    pub(super) fn run(dim: usize, args: &mut Args<'_>) -> Option<()> {
+        let Args { inputs, outputs } = args;
+        let [values, indices] = outputs.as_mut_slice() else { return None };
+        let x = Some(&inputs[0]).filter(|x| x.dtype == DType::F32)?;
+        let shape = x.layout.shape();
+        let (size, inner) = (shape[dim] as usize, shape[dim + 1..].iter().product::<u64>() as usize);
+        let (x, values, indices) = (x.dense::<f32>()?, values.dense::<f32>()?, indices.dense::<i64>()?);
+        if inner == 0 {
+            return Some(());
+        }
+        let planes = x.chunks_exact(size * inner).zip(values.chunks_exact_mut(inner));
+        for ((plane, values), indices) in planes.zip(indices.chunks_exact_mut(inner)) {
+            values.copy_from_slice(&plane[..inner]);
+            indices.fill(0);
+            vectorized(
+                #[inline(always)]
+                || {
+                    for (i, row) in (1..).zip(plane[inner..].chunks_exact(inner)) {
+                        for ((&x, value), index) in row.iter().zip(&mut *values).zip(&mut *indices) {
+                            // NaN is the largest.
+                            let larger = x > *value || (x.is_nan() && !value.is_nan());
+                            (*value, *index) = if larger { (x, i) } else { (*value, *index) };
+                        }
+                    }
+                },
+            );
+        }
+        Some(())
     }
 }
 
