@@ -89,7 +89,7 @@ fn the_third_step_takes_nothing_from_the_system() {
     const STEPS: u64 = 3;
     const PAGE: u64 = 4096;
     the_counters_count();
-    for precision in [Precision::Fp32, Precision::Bf16Mixed, Precision::Bf16Pure] {
+    for precision in [Precision::Fp32, Precision::Bf16Mixed, Precision::Bf16Pure, Precision::Fp8] {
         // One thread: another might meet its first work, and take its scratch, in any step.
         let (requests, faults, reserved) = Threads::new(1).unwrap().run(|| {
             let model = Model::from_text("model", "config.json", GPT2.as_bytes(), &[], None).unwrap();

@@ -43,6 +43,11 @@ fn scale_for<T: Num>(known: T, top: T, largest: f64) -> T {
     }
 }
 
+/// The larger of two magnitudes; NaN above all.
+fn larger<T: Num>(a: T, b: T) -> T {
+    if b.greater(a) { b } else { a }
+}
+
 /// Refuses what is not one number.
 pub(super) fn need_scalar(op: &'static str, spec: &Spec) -> Result<()> {
     need_float(op, spec)?;
@@ -79,11 +84,7 @@ impl Rule for ScaledCast {
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
         let x = &inputs[0].num().data;
-        let larger = |top: T, &x: &T| {
-            let x = T::from_f64(x.to_f64().abs());
-            if x.greater(top) { x } else { top }
-        };
-        let top = x.iter().fold(T::zero(), larger);
+        let top = x.iter().fold(T::zero(), |top, x| larger(top, T::from_f64(x.to_f64().abs())));
         let largest = largest(self.to);
         let scale = scale_for(inputs[1].num().data[0], top, largest);
         for (out, &x) in outputs[0].num_mut().data.iter_mut().zip(x) {
@@ -92,7 +93,7 @@ impl Rule for ScaledCast {
         }
         outputs[1].num_mut().data[0] = T::one() / scale;
         let seen = &mut outputs[2].num_mut().data[0];
-        *seen = if top.greater(*seen) { top } else { *seen };
+        *seen = larger(*seen, top);
         Ok(())
     }
 
@@ -110,75 +111,81 @@ impl Rule for ScaledCast {
     }
 }
 
-/// Casts to the 8-bit types by a table.
 #[cfg(feature = "cpu")]
 mod fast {
-    use super::{largest, scale_for};
+    use super::{larger, largest, scale_for};
     use crate::cpu::Args;
     use crate::cpu::elementwise::CHUNK;
     use crate::cpu::simd::vectorized;
     use crate::cpu::typed::{Real, Typed};
     use crate::dtype::DType;
-    use crate::float_format::convert as ff;
     use rayon::prelude::*;
-    use std::sync::OnceLock;
 
     /// Elements that are looked at together.
     const BLOCK: usize = 1024;
 
-    /// The code of every f32 by its upper half, of which the last bit says whether anything follows: so far below the
-    /// bits that are kept, no more needs to be known to round.
-    fn codes(to: DType) -> Option<&'static [u8; 1 << 16]> {
-        static TABLES: [OnceLock<Box<[u8; 1 << 16]>>; 2] = [const { OnceLock::new() }; 2];
-        let (at, encode): (usize, fn(f32) -> u8) = match to {
-            DType::F8E4M3 => (0, ff::f32_to_f8e4m3_bits_saturating),
-            DType::F8E5M2 => (1, ff::f32_to_f8e5m2_bits_saturating),
-            _ => return None,
-        };
-        Some(TABLES[at].get_or_init(|| {
-            let all: Vec<u8> = (0..1u32 << 16).map(|upper| encode(f32::from_bits(upper << 16))).collect();
-            all.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("there are 2^16"))
-        }))
+    /// The code of the nearest number with `BITS` bits of mantissa and exponents of bias `BIAS`, ties to even, at most
+    /// `largest`; NaN stays NaN. Without a branch, so that a loop over it becomes vector instructions.
+    #[inline(always)]
+    fn code<const BITS: u32, const BIAS: u32>(x: f32, largest: f32) -> u8 {
+        let magnitude = if x.abs() > largest { largest } else { x.abs() };
+        let bits = magnitude.to_bits();
+        let dropped = 23 - BITS;
+        let even = bits.wrapping_add((1 << (dropped - 1)) - 1 + (bits >> dropped & 1)) >> dropped;
+        let normal = even.wrapping_sub((127 - BIAS) << BITS);
+        // The sum has the spacing of subnormal numbers.
+        let spaced = f32::from_bits((127 + 1 - BIAS + dropped) << 23);
+        let subnormal = (magnitude + spaced).to_bits().wrapping_sub(spaced.to_bits());
+        let finite = if magnitude < f32::from_bits((127 + 1 - BIAS) << 23) { subnormal } else { normal };
+        let code = if magnitude.is_nan() { 0x7F } else { finite };
+        (x.to_bits() >> 24 & 0x80 | code) as u8
     }
 
-    #[inline(always)]
-    fn upper(x: f32) -> usize {
-        let bits = x.to_bits();
-        (bits >> 16 | u32::from(bits & 0xFFFF != 0)) as usize
+    /// Codes of numbers times a scale, at most the largest number.
+    type Encode = fn(&[f32], f32, f32, &mut [u8]);
+
+    fn encode<const BITS: u32, const BIAS: u32>(x: &[f32], scale: f32, largest: f32, to: &mut [u8]) {
+        vectorized(
+            #[inline(always)]
+            || {
+                for (to, x) in to.iter_mut().zip(x) {
+                    *to = code::<BITS, BIAS>(x * scale, largest);
+                }
+            },
+        );
+    }
+
+    fn encoder(to: DType) -> Option<Encode> {
+        match to {
+            DType::F8E4M3 => Some(encode::<3, 7>),
+            DType::F8E5M2 => Some(encode::<2, 15>),
+            _ => None,
+        }
     }
 
     pub(super) fn run(to: DType, args: &mut Args<'_>) -> bool {
         let Args { inputs, outputs } = args;
         let wide = inputs.iter().any(|x| x.dtype == DType::F64);
-        let Some(codes) = codes(to).filter(|_| !wide && inputs[0].layout.is_contiguous()) else { return false };
+        let Some(encode) = encoder(to).filter(|_| !wide && inputs[0].layout.is_contiguous()) else { return false };
         let (Some(x), Some(known)) = (inputs[0].typed(), inputs[1].typed()) else { return false };
         let mut scale = [0f32];
         known.read(0, 1, &mut scale);
         let count = inputs[0].elements();
-        let mut top = None;
-        if scale[0] == 0.0 {
+        let [mut scale] = scale;
+        if scale == 0.0 {
             let all = (0..count).into_par_iter().step_by(CHUNK).map(|first| largest_of(x, first, CHUNK.min(count - first)));
-            let all = all.reduce(|| 0.0, larger);
-            scale[0] = scale_for(0.0, all, largest(to));
-            top = Some(all);
+            scale = scale_for(0.0, all.reduce(|| 0.0, larger), largest(to));
         }
-        let [scale] = scale;
         let Some(narrow) = outputs[0].dense::<u8>() else { return false };
         let pieces = narrow.par_chunks_mut(CHUNK).enumerate();
-        let seen = pieces.map(|(i, to)| convert(x, i * CHUNK, to, scale, codes)).reduce(|| 0.0, larger);
-        let top = top.unwrap_or(seen);
+        let encode = |x: &[f32], codes: &mut [u8]| encode(x, scale, largest(to) as f32, codes);
+        let top = pieces.map(|(i, codes)| convert(x, i * CHUNK, codes, encode)).reduce(|| 0.0, larger);
         outputs[1].typed().write(0, 1, &[1.0 / scale]);
         let mut amax = outputs[2].typed();
         let mut old = [0f32];
         amax.as_read().read(0, 1, &mut old);
         amax.write(0, 1, &[larger(old[0], top)]);
         true
-    }
-
-    /// The larger one; NaN wins.
-    #[inline(always)]
-    fn larger(a: f32, b: f32) -> f32 {
-        if b > a || b.is_nan() { b } else { a }
     }
 
     fn blocks(x: Typed<'_>, first: usize, count: usize, mut each: impl FnMut(usize, &[f32])) {
@@ -200,29 +207,25 @@ mod fast {
         x.to_bits() & 0x7FFF_FFFF
     }
 
+    fn largest_bits(x: &[f32]) -> u32 {
+        vectorized(
+            #[inline(always)]
+            || x.iter().fold(0, |top, &x| magnitude(x).max(top)),
+        )
+    }
+
     fn largest_of(x: Typed<'_>, first: usize, count: usize) -> f32 {
         let mut top = 0;
-        blocks(x, first, count, |_, x| {
-            top = top.max(vectorized(
-                #[inline(always)]
-                || x.iter().fold(0, |top, &x| magnitude(x).max(top)),
-            ));
-        });
+        blocks(x, first, count, |_, x| top = top.max(largest_bits(x)));
         f32::from_bits(top)
     }
 
     /// Writes the codes of a stretch, and gives its largest magnitude.
-    fn convert(x: Typed<'_>, first: usize, to: &mut [u8], scale: f32, codes: &[u8; 1 << 16]) -> f32 {
+    fn convert(x: Typed<'_>, first: usize, to: &mut [u8], encode: impl Fn(&[f32], &mut [u8])) -> f32 {
         let mut top = 0;
         blocks(x, first, to.len(), |start, x| {
-            let to = &mut to[start..][..x.len()];
-            for (to, &x) in to.iter_mut().zip(x) {
-                *to = codes[upper(x * scale)];
-            }
-            top = top.max(vectorized(
-                #[inline(always)]
-                || x.iter().fold(0, |top, &x| magnitude(x).max(top)),
-            ));
+            encode(x, &mut to[start..][..x.len()]);
+            top = top.max(largest_bits(x));
         });
         f32::from_bits(top)
     }
@@ -230,19 +233,20 @@ mod fast {
     #[cfg(test)]
     mod tests {
         use super::*;
+        use crate::float_format::convert;
 
+        /// Every f32 whose lower half does not matter to rounding, or is what decides it.
         #[test]
-        fn the_table_rounds_as_the_conversion_does() {
-            for (to, encode) in [
-                (DType::F8E4M3, ff::f32_to_f8e4m3_bits_saturating as fn(f32) -> u8),
-                (DType::F8E5M2, ff::f32_to_f8e5m2_bits_saturating),
+        fn codes_are_those_of_the_conversion() {
+            for (to, one) in [
+                (DType::F8E4M3, convert::f32_to_f8e4m3_bits_saturating as fn(f32) -> u8),
+                (DType::F8E5M2, convert::f32_to_f8e5m2_bits_saturating),
             ] {
-                let codes = codes(to).unwrap();
                 for high in 0..1u32 << 16 {
-                    for low in [0, 1, 0x7FFF, 0x8000, 0xFFFF] {
-                        let x = f32::from_bits(high << 16 | low);
-                        assert_eq!(codes[upper(x)], encode(x), "{to} {x:e}");
-                    }
+                    let x = [0, 1, 0x7FFF, 0x8000, 0xFFFF].map(|low| f32::from_bits(high << 16 | low));
+                    let mut codes = [0; 5];
+                    encoder(to).unwrap()(&x, 1.0, largest(to) as f32, &mut codes);
+                    assert_eq!(codes, x.map(one), "{to} {x:?}");
                 }
             }
         }

@@ -416,6 +416,12 @@ fn contractions() -> Vec<Row> {
             let (cast, inverse) = x.scaled_cast(DType::F8E5M2, &zero, &amax)?;
             Ok(vec![cast, inverse, amax])
         }),
+        row("scaled_cast of what is not finite", |g| {
+            let x = g.rt.tensor(&[f64::NAN, 1.0, f64::NEG_INFINITY, -0.5], &[4], g.dtype)?;
+            let (scale, amax) = (g.rt.full(&[], 2.0, DType::F32)?, g.rt.zeros(&[], DType::F32)?);
+            let (cast, inverse) = x.scaled_cast(narrow(g), &scale, &amax)?;
+            Ok(vec![cast, inverse, amax])
+        }),
         row("scaled_linear", |g| scaled_linear(g, true, true)),
         row("scaled_linear without bias", |g| scaled_linear(g, false, true)),
         row("scaled_linear, frozen input", |g| scaled_linear(g, true, false)),
