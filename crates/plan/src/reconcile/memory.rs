@@ -112,6 +112,13 @@ pub struct Gap {
     pub bytes: i128,
 }
 
+impl Gap {
+    /// Name for people.
+    pub const fn label(&self) -> &'static str {
+        self.words[0]
+    }
+}
+
 /// The way from predicted to measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gaps {
