@@ -55,6 +55,10 @@ static ALLOCATOR: Counting = Counting;
 const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 128, "n_head": 4, "n_positions": 64, "vocab_size": 512}"#;
 
+/// Grouped keys, rotary positions, gated feed-forward, a head of its own.
+const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 352, "max_position_embeddings": 64, "vocab_size": 512}"#;
+
 fn options(precision: Precision) -> TrainingOptions {
     let kind = Kind::AdamW;
     TrainingOptions {
@@ -89,10 +93,13 @@ fn the_third_step_takes_nothing_from_the_system() {
     const STEPS: u64 = 3;
     const PAGE: u64 = 4096;
     the_counters_count();
-    for precision in [Precision::Fp32, Precision::Bf16Mixed, Precision::Bf16Pure, Precision::Fp8] {
+    let precisions = [Precision::Fp32, Precision::Bf16Mixed, Precision::Bf16Pure, Precision::Fp8];
+    let cases = [("GPT-2", GPT2), ("Llama", LLAMA)].into_iter().flat_map(|model| precisions.map(|p| (model, p)));
+    for ((name, config), precision) in cases {
+        let case = format!("{name}, {precision}");
         // One thread: another might meet its first work, and take its scratch, in any step.
         let (requests, faults, reserved) = Threads::new(1).unwrap().run(|| {
-            let model = Model::from_text("model", "config.json", GPT2.as_bytes(), &[], None).unwrap();
+            let model = Model::from_text("model", "config.json", config.as_bytes(), &[], None).unwrap();
             let runtime = Runtime::new(Device::Cpu);
             runtime.set_recording(false);
             let mut training = Training::new(&runtime, &model.spec, &options(precision)).unwrap();
@@ -110,13 +117,13 @@ fn the_third_step_takes_nothing_from_the_system() {
                 step();
             }
             let faults = page_faults() - faults;
-            assert_eq!(runtime.memory(), held, "{precision}: the allocator holds what it held");
+            assert_eq!(runtime.memory(), held, "{case}: the allocator holds what it held");
             (LARGE_REQUESTS.load(Ordering::Relaxed) - requests, faults, held.reserved)
         });
-        assert_eq!(requests, 0, "{precision}");
+        assert_eq!(requests, 0, "{case}");
         // Threads may touch some pages of their stacks. Fresh memory would be a fault for each of its pages.
         let fresh = STEPS * reserved / PAGE;
-        assert!(faults * 50 < fresh, "{precision}: {faults} page faults, {fresh} pages of tensors");
+        assert!(faults * 50 < fresh, "{case}: {faults} page faults, {fresh} pages of tensors");
     }
 }
 
