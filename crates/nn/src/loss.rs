@@ -10,7 +10,8 @@ pub const IGNORED: f64 = -100.0;
 /// Mean cross-entropy of `logits` against the tokens shifted by one.
 ///
 /// The `hf` profiles follow transformers: labels shifted inside the loss, logits raised to f32, log-softmax, negative
-/// log-likelihood. The fused profile runs one kernel that keeps the logits and one number per row.
+/// log-likelihood. The fused profile runs one kernel that keeps the logits and one number per row, and writes their
+/// gradient over them.
 ///
 /// # Shapes
 /// logits `b s v`, labels `b s` (integers) -> scalar
