@@ -31,6 +31,9 @@ pub fn step<E: From<tensor::Error>>(
     mut next: impl FnMut() -> std::result::Result<Pair, E>,
     mut check: impl FnMut(f64) -> std::result::Result<(), E>,
 ) -> std::result::Result<Stepped, E> {
+    // States that the first update made would lie among what is freed after it, and the next step would find its large
+    // blocks in pieces.
+    training.prepare()?;
     let micro_batches = training.options().grad_accum_steps;
     let share = 1.0 / micro_batches as f64;
     let mut sum = None;
