@@ -1,7 +1,14 @@
 //! What reads untrusted text, one function per fuzz target. None may panic on any input.
 
+use napkin_plan::fleet::Fleet;
+use napkin_plan::hardware;
+use napkin_plan::log_mfu;
 use napkin_plan::model::Model;
+use napkin_plan::oom;
+use napkin_plan::oom::message::Message;
 use napkin_plan::params;
+use napkin_plan::step_log;
+use napkin_plan::work::Work;
 use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
 use std::fmt::{Debug, Display};
@@ -116,4 +123,42 @@ pub fn einops(bytes: &[u8]) {
     }
     let mut check = ShapeCheck::new("fuzz");
     let _ = check.arg("x", &first, text).and_then(|c| c.arg("y", &both, text)).map_err(|problem| problem.to_string());
+}
+
+/// Out-of-memory messages: what is read is explained, without a model.
+pub fn oom(bytes: &[u8]) {
+    match Message::read(&String::from_utf8_lossy(bytes)) {
+        Ok(message) => {
+            assert!(message.request.low <= message.request.bytes && message.request.bytes <= message.request.high);
+            let _ = (message.outside(), message.budget());
+            drop(oom::Request { message, step: None }.report());
+        }
+        Err(problem) => assert!(!problem.to_string().is_empty()),
+    }
+}
+
+/// Logs of runs: what is read has a utilization, or a refusal that says why.
+pub fn step_log(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = match step_log::read(&text) {
+        Ok(lines) => lines,
+        Err(problem) => return assert!(!problem.to_string().is_empty()),
+    };
+    for (devices, per_device) in [(1, false), (8, false), (8, true)] {
+        let hardware = hardware::find("a100-sxm-40gb").expect("in the table").clone();
+        let precision = hardware::Precision::Bf16;
+        let fleet = Fleet { hardware, devices, devices_given: true, precision, precision_given: true };
+        for work in [None, Some(Work::given(units::Flops(854_800_000)))] {
+            let request = log_mfu::Request {
+                lines: lines.clone(),
+                work,
+                tokens_per_step: None,
+                fleet: fleet.clone(),
+                per_device,
+            };
+            if let Err(problems) = request.report() {
+                assert!(problems.has_errors() && !problems.to_string().is_empty());
+            }
+        }
+    }
 }

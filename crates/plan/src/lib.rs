@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`time`] | how long, at which utilization, for how much |
 //! | [`mfu`] | which utilization a measured speed is |
+//! | [`log_mfu`], [`step_log`] | the same of the log of a run |
+//! | [`oom`] | what an out-of-memory message says, and what frees enough |
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
@@ -32,9 +34,11 @@ pub mod hardware;
 pub mod hw_report;
 pub mod largest;
 pub mod ledger;
+pub mod log_mfu;
 pub mod mfu;
 pub mod model;
 pub mod nearest;
+pub mod oom;
 pub mod params;
 pub mod presets;
 pub mod reconcile;
@@ -42,6 +46,7 @@ pub mod report;
 pub mod scaling;
 pub mod sharding;
 pub mod states;
+pub mod step_log;
 pub mod summary;
 pub mod time;
 pub mod timeline;

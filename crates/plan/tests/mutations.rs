@@ -172,3 +172,40 @@ fn changed_patterns_are_answered() {
         }
     }
 }
+
+#[test]
+fn changed_messages_are_answered() {
+    let messages = [
+        "RuntimeError: CUDA out of memory. Tried to allocate 786.00 MiB (GPU 0; 31.74 GiB total capacity; 29.71 GiB already \
+         allocated; 255.25 MiB free; 30.36 GiB reserved in total by PyTorch)",
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 255.98 GiB of which \
+         244.65 GiB is free. Process 12 has 3.00 GiB memory in use. 1.05 GiB allowed; Of the allocated memory 1017.01 MiB is \
+         allocated by PyTorch, with 17.00 MiB allocated in private pools, and 54.99 MiB is reserved by PyTorch but unallocated.",
+        "MPS backend out of memory (MPS allocated: 17.94 GB, other allocations: 400.26 MB, max allowed: 18.13 GB). Tried to \
+         allocate 128.00 MB on private pool.",
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744073709551615 bytes. Error code 12",
+    ];
+    let mut draw = Draw::new(4);
+    for message in messages {
+        for _ in 0..times() * 30 {
+            survives(targets::oom, &change(message.as_bytes(), &mut draw));
+        }
+    }
+}
+
+#[test]
+fn changed_logs_are_answered() {
+    let logs = [
+        "{\"step\": 0, \"dt_s\": 3.9, \"tokens\": 61440, \"note\": \"compile\"}\n{\"step\": 1, \"dt_s\": 0.52, \"tokens\": 61440, \
+         \"flop\": 52518912000000}\n{\"step\": 2, \"dt_s\": 0.5, \"tokens\": 61440, \"train\": {\"mfu\": 33.3}}\n",
+        "iter 100: loss 3.2, time 505.10ms, mfu 33.30%, tokens: 61440\niter 110: loss 3.1, time 501.1ms, tokens: 122880\n",
+        "step 1/9 | dt: 505.10ms | tok/sec: 529,882 | mfu: 74.13 | total time: 1.2m\nstep 2/9 | tps: 5,231 tok/s\n",
+        "{\"_step\": 0, \"_timestamp\": 1.7e9, \"tokens\": 10}\n{\"_step\": 10, \"_timestamp\": 1700000005.0, \"tokens\": 20}\n",
+    ];
+    let mut draw = Draw::new(5);
+    for log in logs {
+        for _ in 0..times() * 400 {
+            survives(targets::step_log, &change(log.as_bytes(), &mut draw));
+        }
+    }
+}
