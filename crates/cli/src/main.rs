@@ -10,6 +10,7 @@
 //! | `commands/NAME.rs` | one subcommand: its flags, and the analysis it asks |
 //! | `output.rs` | reports to a stream or a file |
 //! | `progress.rs` | a run as it goes on |
+//! | `text.rs` | messages and logs: on the command line, in a file, on standard input |
 //!
 //! Exit codes: 0 answered, 1 answered "no", 2 bad input, 3 internal error.
 
@@ -21,6 +22,7 @@ mod output;
 mod parse;
 mod progress;
 mod step;
+mod text;
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};

@@ -1,13 +1,18 @@
-//! `napkin mfu dense:7B --tokens-per-second 9600 --hw h100-sxm`.
+//! `napkin mfu dense:7B --tokens-per-second 9600 --hw h100-sxm`, or of a log: `napkin mfu gpt2 --log run.jsonl --hw a100`.
 
 use clap::Args;
 use plan::mfu::{Measured, Request};
 use plan::report::Report;
+use plan::{log_mfu, step_log};
 use units::{Diagnostic, Diagnostics, Mfu, Seconds, Tokens, TokensPerSecond};
 
 use crate::args::FleetArgs;
 use crate::parse::{Reader, positive, rate};
 use crate::step::WorkArgs;
+use crate::text;
+
+/// Longest log that is read.
+const MOST_BYTES: usize = 256 << 20;
 
 /// Which utilization a measured speed is.
 #[derive(Debug, Args)]
@@ -22,8 +27,12 @@ pub struct MfuArgs {
     #[arg(long, value_name = "TIME", conflicts_with = "tokens_per_second", requires = "tokens_per_step")]
     pub step_time: Option<String>,
     /// Tokens of one step, of all devices together
-    #[arg(long, value_name = "N", requires = "step_time")]
+    #[arg(long, value_name = "N")]
     pub tokens_per_step: Option<String>,
+    /// The log of a run: a file of JSON or plain lines, - for standard input, or a line of it; the model may be left out
+    /// where the log counts FLOP, as that of `napkin train --log` does
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens_per_second", "step_time", "matmul", "printed"])]
+    pub log: Option<String>,
     /// The tokens are those of one device
     #[arg(long)]
     pub per_device: bool,
@@ -48,6 +57,13 @@ impl MfuArgs {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
+        if let Some(log) = &self.log {
+            return self.logged(log, read);
+        }
+        if self.tokens_per_step.is_some() && self.step_time.is_none() {
+            let problem = Diagnostic::error("", "`--tokens-per-step` needs `--step-time` or `--log`");
+            read.problem(problem.help("--step-time 505ms").help("--log run.jsonl"));
+        }
         let measured = if self.matmul.is_some() {
             self.multiplication(&mut read)
         } else if self.printed.is_some() {
@@ -59,6 +75,30 @@ impl MfuArgs {
         };
         let fleet = read.fleet(&self.fleet);
         let request = measured.zip(fleet).map(|(measured, fleet)| Request { measured, fleet });
+        read.finish(request)?.report()
+    }
+
+    fn logged(&self, log: &str, mut read: Reader) -> Result<Report, Diagnostics> {
+        // A line of a log has words in it; what has none is the name of a file.
+        let line = log.contains([' ', '{', '=']);
+        let text =
+            text::load(log, MOST_BYTES, line).and_then(|text| match text.len() {
+                0..=MOST_BYTES => Ok(text),
+                _ => Err(Diagnostic::error("", "--log: longer than 256 MiB")
+                    .help("tail -n 100000 run.log | napkin mfu --log -")),
+            });
+        let lines = read.take(text.and_then(|text| step_log::read(&text)));
+        let asked = self.work.model.is_some() || self.work.flops_per_token.is_some();
+        let work = if asked { self.work.read(&mut read) } else { None };
+        let tokens = read.flag::<Tokens>("--tokens-per-step", self.tokens_per_step.as_deref());
+        let fleet = read.fleet(&self.fleet);
+        let request = lines.zip(fleet).map(|(lines, fleet)| log_mfu::Request {
+            lines,
+            work,
+            tokens_per_step: tokens.map(Tokens::as_f64),
+            fleet,
+            per_device: self.per_device,
+        });
         read.finish(request)?.report()
     }
 

@@ -10,6 +10,7 @@ mod completions;
 mod dtype;
 mod einsum;
 mod explain;
+mod explain_oom;
 mod fit;
 mod flops;
 mod generate;
@@ -79,6 +80,8 @@ pub enum Command {
     Inspect(inspect::Inspect),
     /// A formula with its values and source
     Explain(explain::Explain),
+    /// Which tensor an out-of-memory message means, where the memory is, and what frees enough
+    ExplainOom(Box<explain_oom::ExplainOom>),
     /// Print completions for a shell
     Completions(Completions),
 }
@@ -117,6 +120,7 @@ impl Command {
             Self::Tokenize(tokenize) => tokenize.report(output.force),
             Self::Inspect(inspect) => inspect.report(),
             Self::Explain(explain) => explain.report(),
+            Self::ExplainOom(explain) => explain.report(),
             // Printed by `main`: a script is no report.
             Self::Completions(_) => Ok(Report::new("completions", "")),
         }

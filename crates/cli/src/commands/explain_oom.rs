@@ -1,0 +1,76 @@
+//! `napkin explain-oom "Tried to allocate 786.00 MiB" gpt2-xl --batch 4`.
+
+use clap::Args;
+use plan::oom::message::{Device, Message};
+use plan::oom::{self, Request};
+use plan::report::Report;
+use units::{Diagnostic, Diagnostics};
+
+use crate::args::FleetArgs;
+use crate::parse::Reader;
+use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+use crate::text;
+
+/// Which tensor an out-of-memory message means, and what frees enough.
+#[derive(Debug, Args)]
+pub struct ExplainOom {
+    /// The message, a size such as "786.00 MiB", a file with the message, or - for standard input
+    pub message: String,
+    /// A config.json, its folder, or a preset name; without it the answer is a guess
+    pub model: Option<String>,
+    /// Override a key of the config
+    #[arg(long, value_name = "KEY=VALUE", requires = "model")]
+    pub set: Vec<String>,
+    /// Read an unknown `model_type` as this family
+    #[arg(long, value_name = "FAMILY", requires = "model")]
+    pub assume: Option<String>,
+    /// The step
+    #[command(flatten)]
+    pub step: StepArgs,
+    /// The layout
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Devices; without --hw the capacity is that of the message
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+}
+
+impl ExplainOom {
+    /// Answers it.
+    pub fn report(&self) -> Result<Report, Diagnostics> {
+        let mut read = Reader::default();
+        if self.message == "-" && self.model.as_deref() == Some("-") {
+            read.problem(Diagnostic::error("", "message and model cannot both come from standard input"));
+            return read.finish(None);
+        }
+        let text = text::load(&self.message, oom::MOST_BYTES, true);
+        let message = text.and_then(|text| oom::check_length(text.len()).and_then(|()| Message::read(&text)));
+        let message = read.take(message);
+        let Some(name) = &self.model else {
+            if self.step != StepArgs::default() {
+                read.problem(
+                    Diagnostic::error("", "flags of a step without a model").help("name the model after the message"),
+                );
+            }
+            return read.finish(message.map(|message| Request { message, step: None }))?.report();
+        };
+        let model = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
+        let model = model.read(&mut read);
+        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
+        let cached = message.as_ref().is_some_and(|message| message.device == Device::Cached);
+        let step = if hardware.is_none() && cached { self.on_a_gpu() } else { self.step.clone() };
+        let options = step.read(&mut read, model.as_ref(), hardware.as_ref());
+        let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
+        let (message, model) = read.finish(message.zip(model))?;
+        Request { message, step: Some((&model, request)) }.report()
+    }
+    /// The step with the defaults of a GPU, for a message that came from one which nobody has named.
+    fn on_a_gpu(&self) -> StepArgs {
+        let mut step = self.step.clone();
+        step.autocast.get_or_insert_with(|| "cuda".to_owned());
+        if step.profile.as_deref().is_some_and(|profile| profile.starts_with("hf")) {
+            step.optimizer.get_or_insert_with(|| "adamw-foreach".to_owned());
+        }
+        step
+    }
+}
