@@ -3,7 +3,7 @@
 use crate::context::Forward;
 use crate::modules::{Block, Linear, Norm, hf, rotary};
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{AttentionSteps, LearnedPositions, LinearSpec, ModelSpec};
+use crate::spec::{AttentionSteps, LinearSpec, ModelSpec, PositionTable};
 use std::rc::Rc;
 use tensor::{DType, Result, Runtime, Tensor, checkpoint_keeping};
 
@@ -44,7 +44,12 @@ impl Model {
             None => None,
             Some(p) => {
                 let _scope = runtime.scope(p.name);
-                Some(b.param("weight", &[p.count + p.offset, h], ParamKind::Embedding, std)?)
+                let shape = [p.count + p.offset, h];
+                Some(if p.trained {
+                    b.param("weight", &shape, ParamKind::Embedding, std)?
+                } else {
+                    b.buffer_with("weights", &shape, dtype, || sinusoids(shape[0], h))?
+                })
             }
         };
         let project = |name, from, to| -> Result<Option<Linear>> {
@@ -217,6 +222,8 @@ impl Model {
     /// The head: `b s h -> b s v`
     pub fn logits(&self, f: &Forward, hidden: &Tensor) -> Result<Tensor> {
         let head = &self.spec.head;
+        let scaled = head.input_scale.map(|scale| hidden.mul_scalar(scale)).transpose()?;
+        let hidden = scaled.as_ref().unwrap_or(hidden);
         let mut logits = {
             let _scope = f.runtime.scope(self.spec.names.head);
             let weight = f.weight(self.head.as_ref().unwrap_or(&self.embed))?;
@@ -235,8 +242,23 @@ impl Model {
     }
 }
 
+/// Sines, then cosines of `rows` positions, row-major: `rows h`.
+///
+/// Source: tensor2tensor's form of Vaswani et al. 2017, the last frequency being exactly 1/10000.
+fn sinusoids(rows: u64, h: u64) -> Vec<f64> {
+    let half = h / 2;
+    let step = 10_000f64.ln() / (half as f64 - 1.0).max(1.0);
+    let angle = |row: u64, i: u64| row as f64 * (-step * i as f64).exp();
+    let row = |row: u64| {
+        let sines = (0..half).map(move |i| angle(row, i).sin());
+        let cosines = (0..half).map(move |i| angle(row, i).cos());
+        sines.chain(cosines).chain((2 * half..h).map(|_| 0.0))
+    };
+    (0..rows).flat_map(row).collect()
+}
+
 /// Positions of the tokens: `1 s`, or `b s` where the reference in question makes them from a mask of the batch.
-fn position_index(f: &Forward, p: &LearnedPositions, tokens: &Tensor) -> Result<Tensor> {
+fn position_index(f: &Forward, p: &PositionTable, tokens: &Tensor) -> Result<Tensor> {
     let (b, s) = (tokens.size(0), tokens.size(1));
     let one = f.runtime.arange(s, (f.start() + p.offset) as f64, 1.0, DType::I64)?.unsqueeze(0)?;
     if p.per_sequence && f.profile.is_hf() { one.expand(&[b, s])?.contiguous() } else { Ok(one) }

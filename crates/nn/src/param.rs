@@ -45,6 +45,8 @@ pub enum Init {
     Zeros,
     /// All one.
     Ones,
+    /// All this number.
+    Constant(f64),
     /// Normal with a standard deviation, cut at three of them.
     TruncatedNormal(f64),
     /// Standard deviation `1 / sqrt(fan_in)`: keeps the variance of activations at any width.
@@ -98,9 +100,23 @@ impl<'a> Builder<'a> {
     /// If the shape is too large to count.
     pub fn param_in(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init, dtype: DType) -> Result<Tensor> {
         let tensor = self.initial(shape, init, dtype)?.with_role(Role::Parameter).require_grad()?;
+        self.keep(name, tensor.clone(), kind, true);
+        Ok(tensor)
+    }
+
+    fn keep(&self, name: &str, tensor: Tensor, kind: ParamKind, trainable: bool) {
         let path = self.runtime.module_path();
         let name = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        self.params.borrow_mut().push(Param { name, tensor: tensor.clone(), kind, tied: Vec::new(), trainable: true });
+        self.params.borrow_mut().push(Param { name, tensor, kind, tied: Vec::new(), trainable });
+    }
+
+    /// A parameter that is not trained, under a path of names in the current module.
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn frozen(&self, path: &str, shape: &[u64], kind: ParamKind, init: Init, dtype: DType) -> Result<Tensor> {
+        let tensor = self.initial(shape, init, dtype)?.with_role(Role::Parameter);
+        self.keep(path, tensor.clone(), kind, false);
         Ok(tensor)
     }
 
@@ -150,6 +166,7 @@ impl<'a> Builder<'a> {
         match init {
             Init::Zeros => rt.zeros(shape, dtype),
             Init::Ones => rt.ones(shape, dtype),
+            Init::Constant(value) => rt.full(shape, value, dtype),
             Init::TruncatedNormal(std) => normal(std),
             Init::FanIn(fan_in) => normal(1.0 / (fan_in as f64).sqrt()),
             Init::ScaledResidual { fan_in, layers } => normal(1.0 / (fan_in as f64 * 2.0 * layers as f64).sqrt()),

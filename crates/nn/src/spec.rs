@@ -5,7 +5,7 @@
 
 mod moe;
 
-pub use moe::{ExpertGate, ExpertGroups, ExpertLayout, MoeSpec, RouterSpec, Scores, SharedSpec};
+pub use moe::{Correction, ExpertGate, ExpertGroups, ExpertLayout, MoeSpec, RouterSpec, Scores, SharedSpec};
 use std::rc::Rc;
 
 /// A decoder-only language model.
@@ -74,15 +74,15 @@ pub struct EmbeddingSpec {
     pub scale: Option<f64>,
     /// Norm right after the embedding.
     pub norm: Option<NormSpec>,
-    /// Learned position embedding.
-    pub positions: Option<LearnedPositions>,
+    /// Table of positions that is added.
+    pub positions: Option<PositionTable>,
     /// Dropout on the sum.
     pub dropout: f64,
 }
 
-/// A learned table of positions.
+/// A table of positions that is added to the embedded tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LearnedPositions {
+pub struct PositionTable {
     /// Rows.
     pub count: u64,
     /// First row used (OPT starts at 2).
@@ -91,6 +91,8 @@ pub struct LearnedPositions {
     pub name: &'static str,
     /// The reference looks positions up for every sequence of a batch, not once for all (OPT).
     pub per_sequence: bool,
+    /// Whether it is trained; otherwise it is a buffer of sines and cosines (XGLM).
+    pub trained: bool,
 }
 
 /// The output projection.
@@ -100,6 +102,8 @@ pub struct HeadSpec {
     pub tied: bool,
     /// Whether it has a bias.
     pub bias: bool,
+    /// Hidden states are multiplied with this before it.
+    pub input_scale: Option<f64>,
     /// Logits become `cap * tanh(logits / cap)`.
     pub softcap: Option<f64>,
     /// Logits are multiplied with this.
@@ -135,6 +139,8 @@ pub enum NormKind {
     RmsWeightInF32,
     /// Root mean square with `1 + weight` (Gemma).
     RmsUnitOffset,
+    /// Root mean square without parameters (nanochat, Llama 4).
+    RmsPlain,
 }
 
 /// One block.
@@ -256,14 +262,24 @@ pub struct AttentionSpec {
     pub value_dim: u64,
     /// Output projection.
     pub out: LinearSpec,
+    /// Map from the module's input whose sigmoid the mixed values are multiplied with (`AFMoE`).
+    pub gate: Option<LinearSpec>,
+    /// Norm of the mixed values of all heads before the output projection (`BitNet`).
+    pub out_norm: Option<NamedNorm>,
     /// Norms on queries and keys.
     pub qk_norm: QkNorm,
+    /// Their module names, queries first.
+    pub qk_norm_names: [&'static str; 2],
     /// When they run.
     pub qk_norm_place: QkNormPlace,
     /// Rotary position embedding.
     pub rotary: Option<RotarySpec>,
     /// Linear position biases.
     pub alibi: bool,
+    /// A second attention is taken from the first, with a trained weight that starts here (`DiffLlama`).
+    pub differential: Option<f64>,
+    /// Values are multiplied with this (`MiMo`).
+    pub value_scale: Option<f64>,
     /// Scores are multiplied with this.
     pub scale: f64,
     /// Each query sees this many keys.
@@ -394,6 +410,8 @@ pub enum FusedOrder {
     PickedPerHead,
     /// Per key/value group: its queries, then key, value (Falcon).
     PerGroup,
+    /// Per one of so many equal parts: its queries, values, keys (`CodeGen`).
+    Parts(u64),
 }
 
 /// Multi-head latent attention.
@@ -411,6 +429,19 @@ pub struct LatentSpec {
     pub norm: NormSpec,
     /// Whether the projections have biases.
     pub bias: bool,
+    /// What chooses the keys each query attends to (DeepSeek-V3.2). It needs compressed queries.
+    pub indexer: Option<IndexerSpec>,
+}
+
+/// The indexer of DeepSeek sparse attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IndexerSpec {
+    /// Heads.
+    pub heads: u64,
+    /// Width of one; its first `rope_dim` channels are turned.
+    pub head_dim: u64,
+    /// Keys each query attends to.
+    pub top_k: u64,
 }
 
 /// Norms on queries and keys.
@@ -438,6 +469,8 @@ pub enum QkNormPlace {
     Positions,
     /// After all three projections, on `b heads s d` (Gemma 3, EXAONE 4).
     Heads,
+    /// After the rotation (Hunyuan, nanochat).
+    Rotated,
 }
 
 /// Rotary position embedding.
@@ -459,6 +492,15 @@ pub struct RotarySpec {
     pub widened: bool,
     /// How the reference writes the rotation.
     pub form: RotaryForm,
+    /// Turned by the negative angles (nanochat).
+    pub reversed: bool,
+}
+
+impl RotarySpec {
+    /// What angles are multiplied with.
+    pub const fn sign(&self) -> f64 {
+        if self.reversed { -1.0 } else { 1.0 }
+    }
 }
 
 /// How the reference writes the rotation: decides tables and copies, not values.
@@ -505,7 +547,7 @@ pub enum FeedForwardSpec {
     /// A dense MLP.
     Mlp(MlpSpec),
     /// A mixture of experts.
-    Moe(MoeSpec),
+    Moe(Box<MoeSpec>),
 }
 
 /// A dense MLP.
@@ -517,6 +559,8 @@ pub struct MlpSpec {
     pub act: Activation,
     /// Input map(s).
     pub input: MlpInput,
+    /// Norm before the output map (`BitNet`).
+    pub norm: Option<NamedNorm>,
     /// Output map.
     pub down: LinearSpec,
 }
@@ -552,6 +596,10 @@ pub enum Activation {
     Relu,
     /// max(x, 0)²
     Relu2,
+    /// `a x² + x / 2` above zero, `b (eˣ - 1 - x) + x / 2` below, with two trained slopes (xIELU).
+    ///
+    /// Source: Huang and Schlag 2024, arXiv 2411.13010.
+    Xielu,
 }
 
 impl Activation {

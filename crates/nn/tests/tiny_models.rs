@@ -215,7 +215,10 @@ impl Bench {
             let gradient = t.grad().unwrap_or_else(|| panic!("no gradient reached {name}"));
             gradient.to_vec().unwrap()
         };
-        self.model.params().iter().map(|p| (p.name.clone(), gradient(&p.tensor, &p.name))).collect()
+        // An indexer chooses keys without gradients.
+        let learns = |name: &str| !name.contains(".indexer.");
+        let trained = self.model.params().iter().filter(|p| p.trainable && learns(&p.name));
+        trained.map(|p| (p.name.clone(), gradient(&p.tensor, &p.name))).collect()
     }
 }
 

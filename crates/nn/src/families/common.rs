@@ -1,6 +1,6 @@
 //! What most families read alike.
 
-use crate::config::{Part, Reader};
+use crate::config::{Names, Part, Reader};
 use crate::spec::{
     Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames,
     LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
@@ -142,7 +142,7 @@ pub fn head_dim(r: &mut Reader<'_>, h: u64, a: u64) -> u64 {
 }
 
 /// The activation under `key`.
-pub fn activation(r: &mut Reader<'_>, key: &str, default: &'static str) -> Activation {
+pub fn activation(r: &mut Reader<'_>, key: impl Names, default: &'static str) -> Activation {
     let mut names: Vec<&'static str> = vec![default];
     names.extend(Activation::NAMES.iter().filter(|n| **n != default));
     let name = r.choice(key, &names, "the default of the family");
@@ -230,6 +230,7 @@ pub fn rotary(dim: u64, theta: f64) -> RotarySpec {
         precision: RotaryPrecision::default(),
         widened: false,
         form: RotaryForm::default(),
+        reversed: false,
     }
 }
 
@@ -246,10 +247,15 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         head_dim: s.d,
         value_dim: s.d,
         out: LinearSpec::new("o_proj", out_bias),
+        gate: None,
+        out_norm: None,
         qk_norm: QkNorm::None,
+        qk_norm_names: ["q_norm", "k_norm"],
         qk_norm_place: QkNormPlace::default(),
         rotary: None,
         alibi: false,
+        differential: None,
+        value_scale: None,
         scale: 1.0 / (s.d as f64).sqrt(),
         window: None,
         softcap: None,
@@ -268,6 +274,7 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
         intermediate_size,
         act,
         input: MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
+        norm: None,
         down: LinearSpec::new("down_proj", bias),
     }
 }
@@ -278,6 +285,7 @@ pub fn plain_mlp(intermediate_size: u64, act: Activation, up: &'static str, down
         intermediate_size,
         act,
         input: MlpInput::Plain(LinearSpec::new(up, bias)),
+        norm: None,
         down: LinearSpec::new(down, bias),
     }
 }

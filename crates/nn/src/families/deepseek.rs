@@ -1,50 +1,81 @@
-//! DeepSeek-V2 and V3, and Kimi K2, which is V3 by another name: latent attention, routed and shared experts, dense
-//! first layers.
+//! DeepSeek-V2 and V3, Kimi K2, which is V3 by another name, and GLM-4.7 Flash (`glm4_moe_lite`), which is V3 with other
+//! sizes, V3.2 and GLM-5, which choose the keys of each query: latent attention, routed and shared experts, dense first layers.
 
 use super::common::{
     FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
     rope_theta, rotary,
 };
-use super::experts::{Counts, counts, extra_predictors, groups, mixed, mixture, router_extras, size_or_off, sparse};
+use super::experts::{
+    Counts, GATE_BUFFER, counts, dense_layers, extra_predictors, groups, mixed, mixture, router_extras, size_or_off,
+    sparse,
+};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, LatentSpec, LinearSpec, ModelSpec, NormSpec, Projection, RotaryForm, RotarySpec,
-    RouterSpec, Scores, SharedSpec,
+    Activation, AttentionSpec, IndexerSpec, LatentSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec, Projection,
+    RotaryForm, RotarySpec, RouterSpec, Scores, SharedSpec,
 };
 use std::rc::Rc;
 
-/// What the two versions read alike.
-struct Base {
-    s: Sizes,
-    f: u64,
-    act: Activation,
-    norm: NormSpec,
-    attention: AttentionSpec,
+/// What the versions read alike.
+pub(super) struct Base {
+    pub s: Sizes,
+    pub f: u64,
+    pub act: Activation,
+    pub norm: NormSpec,
+    pub attention: AttentionSpec,
 }
 
-/// Where the two versions differ if the file does not say.
+/// Where the versions differ if the file does not say.
 struct Defaults {
+    latent: Latent,
     experts: u64,
+    top_k: u64,
     shared: u64,
     f: u64,
     dense: u64,
+    groups: u64,
+    kept_groups: u64,
+    scale: f64,
 }
 
-fn base(r: &mut Reader<'_>) -> Base {
+/// Sizes of latent attention if the file does not say.
+pub(super) struct Latent {
+    pub q_rank: u64,
+    pub kv_rank: u64,
+    pub nope_dim: u64,
+    pub rope_dim: u64,
+    pub value_dim: u64,
+    pub eps: f64,
+}
+
+const V3: Defaults = Defaults {
+    latent: Latent { q_rank: 1536, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128, eps: 1e-6 },
+    experts: 256,
+    top_k: 8,
+    shared: 1,
+    f: 2048,
+    dense: 3,
+    groups: 8,
+    kept_groups: 4,
+    scale: 2.5,
+};
+
+pub(super) fn base(r: &mut Reader<'_>, defaults: &Latent) -> Base {
     let (h, l, a) = (r.size("hidden_size"), r.layers("num_hidden_layers"), r.size("num_attention_heads"));
     let v = r.size("vocab_size");
     let act = activation(r, "hidden_act", "silu");
-    let norm = rms(r.float_or("rms_norm_eps", 1e-6, FREE));
+    let norm = rms(r.float_or("rms_norm_eps", defaults.eps, FREE));
     let latent = LatentSpec {
-        q_rank: size_or_off(r, "q_lora_rank", 1536),
-        kv_rank: r.size_or("kv_lora_rank", 512, FAMILY),
-        nope_dim: r.size_or("qk_nope_head_dim", 128, FAMILY),
-        rope_dim: r.size_or("qk_rope_head_dim", 64, FAMILY),
+        q_rank: size_or_off(r, "q_lora_rank", defaults.q_rank),
+        kv_rank: r.size_or("kv_lora_rank", defaults.kv_rank, FAMILY),
+        nope_dim: r.size_or("qk_nope_head_dim", defaults.nope_dim, FAMILY),
+        rope_dim: r.size_or("qk_rope_head_dim", defaults.rope_dim, FAMILY),
         norm: norm.clone(),
         bias: r.flag("attention_bias", false),
+        indexer: None,
     };
     let d = latent.nope_dim.saturating_add(latent.rope_dim);
-    let value_dim = r.size_or("v_head_dim", 128, FAMILY);
+    let value_dim = r.size_or("v_head_dim", defaults.value_dim, FAMILY);
     let kv = r.size_or("num_key_value_heads", a, "equal to num_attention_heads");
     if kv != a {
         r.not_applied(
@@ -108,11 +139,11 @@ impl Base {
             &[("moe_intermediate_size", counts.f), ("n_shared_experts", shared)],
         );
         let shared = SharedSpec { mlp: gated_mlp(width, self.act, bias), name: "shared_experts", gate: None };
-        let first = r.count_or("first_k_dense_replace", defaults.dense, FAMILY);
+        let dense_layers = dense_layers(r, self.s.l, defaults.dense);
         let dense = block(self.attention.clone(), gated_mlp(self.f, self.act, bias), pre_norm(&self.norm));
         let sparse = sparse(self.attention, mixture(counts, self.act, router, Some(shared)), pre_norm(&self.norm));
         let sparse = Rc::new(sparse);
-        let layers = mixed(self.s.l, dense, &sparse, |i| i < first);
+        let layers = mixed(self.s.l, dense, &sparse, |i| dense_layers[i as usize]);
         let tied = r.flag("tie_word_embeddings", false);
         let mut spec = decoder(r, &self.s, layers, self.norm, tied);
         extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &sparse);
@@ -122,8 +153,8 @@ impl Base {
 }
 
 pub(super) fn read_v2(r: &mut Reader<'_>) -> ModelSpec {
-    let defaults = Defaults { experts: 64, shared: 2, f: 1407, dense: 0 };
-    let mut base = base(r);
+    let defaults = Defaults { experts: 64, shared: 2, f: 1407, dense: 0, ..V3 };
+    let mut base = base(r, &defaults.latent);
     if let Some(rotary) = &mut base.attention.rotary {
         rotary.form = RotaryForm::Complex;
     }
@@ -158,25 +189,118 @@ pub(super) fn read_v2(r: &mut Reader<'_>) -> ModelSpec {
 }
 
 pub(super) fn read_v3(r: &mut Reader<'_>) -> ModelSpec {
-    let defaults = Defaults { experts: 256, shared: 1, f: 2048, dense: 3 };
-    let mut base = base(r);
+    third(r, &V3)
+}
+
+/// DeepSeek-V3.2: an indexer in every layer.
+pub(super) fn read_v32(r: &mut Reader<'_>) -> ModelSpec {
+    let mut model = third(r, &V3);
+    let indexer = indexer(r, &model, 64);
+    index(&mut model, &indexer, |_| true);
+    model
+}
+
+/// GLM-5: an indexer in every layer, or in those that `indexer_types` or a schedule names.
+pub(super) fn read_glm_dsa(r: &mut Reader<'_>) -> ModelSpec {
+    let defaults = Defaults {
+        latent: Latent { q_rank: 2048, nope_dim: 192, value_dim: 256, eps: 1e-5, ..V3.latent },
+        groups: 1,
+        kept_groups: 1,
+        ..V3
+    };
+    r.known(&["pretraining_tp", "indexer_rope_interleave"]);
+    let mut model = third(r, &defaults);
+    let indexer = indexer(r, &model, 32);
+    let period = r.count_or("index_topk_freq", 1, FREE).max(1);
+    let offset = r.count_or("index_skip_topk_offset", 2, FREE);
+    let listed = r.texts("indexer_types");
+    let letters = r.opt_text("index_topk_pattern");
+    let full = |i: u64| match (&listed, &letters) {
+        (Some(types), _) => types.get(i as usize).is_none_or(|t| t == "full"),
+        (None, Some(letters)) => letters.as_bytes().get(i as usize).is_none_or(|&c| c == b'F'),
+        (None, None) => (i + 1).saturating_sub(offset).is_multiple_of(period),
+    };
+    index(&mut model, &indexer, full);
+    model
+}
+
+fn indexer(r: &mut Reader<'_>, model: &ModelSpec, heads: u64) -> IndexerSpec {
+    let spec = IndexerSpec {
+        heads: r.size_or("index_n_heads", heads, FAMILY),
+        head_dim: r.size_or("index_head_dim", 128, FAMILY),
+        top_k: r.size_or("index_topk", 2048, FAMILY),
+    };
+    let turned = model.layers.first().and_then(|layer| layer.attention.rotary.as_ref()).map_or(0, |turned| turned.dim);
+    if spec.head_dim <= turned {
+        r.reject(
+            "index_head_dim",
+            format!("`index_head_dim` is {}, of which {turned} channels are to be turned", spec.head_dim),
+            "a head of the indexer holds the turned channels and others",
+            "--set index_head_dim=128",
+        );
+    }
+    spec
+}
+
+/// Gives the layers that `full` names an indexer.
+fn index(model: &mut ModelSpec, spec: &IndexerSpec, full: impl Fn(u64) -> bool) {
+    let mut done: Vec<(Rc<LayerSpec>, Rc<LayerSpec>)> = Vec::new();
+    for (layer, _) in model.layers.iter_mut().zip(0..).filter(|(_, i)| full(*i)) {
+        let same = done.iter().find(|(plain, _)| Rc::ptr_eq(plain, layer)).map(|(_, indexed)| indexed.clone());
+        let indexed = same.unwrap_or_else(|| {
+            let mut indexed = (**layer).clone();
+            if let Projection::Latent(latent) = &mut indexed.attention.projection {
+                latent.indexer = Some(spec.clone());
+            }
+            let indexed = Rc::new(indexed);
+            done.push((layer.clone(), indexed.clone()));
+            indexed
+        });
+        *layer = indexed;
+    }
+    model.not_modelled.push(format!(
+        "the mask of the keys that the indexer leaves out beyond {} tokens: their scores are computed, as in transformers, and \
+         count; a kernel that skips them does less",
+        spec.top_k
+    ));
+}
+
+pub(super) fn read_glm4_lite(r: &mut Reader<'_>) -> ModelSpec {
+    let defaults = Defaults {
+        latent: Latent { q_rank: 768, nope_dim: 192, value_dim: 256, eps: 1e-5, ..V3.latent },
+        experts: 64,
+        top_k: 4,
+        f: 1536,
+        dense: 1,
+        groups: 1,
+        kept_groups: 1,
+        scale: 1.8,
+        ..V3
+    };
+    r.known(&["pretraining_tp"]);
+    third(r, &defaults)
+}
+
+fn third(r: &mut Reader<'_>, defaults: &Defaults) -> ModelSpec {
+    let mut base = base(r, &defaults.latent);
     let interleaved = r.flag("rope_interleave", true);
     if let Some(rotary) = &mut base.attention.rotary {
         rotary.interleaved = interleaved;
         rotary.form = if interleaved { RotaryForm::Neighbours } else { RotaryForm::RotateHalf };
     }
-    let counts = expert_counts(r, base.s.h, &defaults, |r, _| r.size_or("num_experts_per_tok", 8, FAMILY));
-    let (count, kept) = (r.size_or("n_group", 8, FAMILY), r.size_or("topk_group", 4, FAMILY));
+    let counts = expert_counts(r, base.s.h, defaults, |r, _| r.size_or("num_experts_per_tok", defaults.top_k, FAMILY));
+    let (count, kept) =
+        (r.size_or("n_group", defaults.groups, FAMILY), r.size_or("topk_group", defaults.kept_groups, FAMILY));
     let router = RouterSpec {
         name: "gate",
         scores: Scores::Sigmoid,
         f32_map: true,
-        correction_bias: true,
+        correction: GATE_BUFFER,
         groups: Some(groups(r, &counts, count, kept)),
         normalise: r.flag("norm_topk_prob", true),
-        scale: Some(r.float_or("routed_scaling_factor", 2.5, FREE)),
+        scale: Some(r.float_or("routed_scaling_factor", defaults.scale, FREE)),
         ..RouterSpec::default()
     };
     r.known(&["topk_method"]);
-    base.finish(r, &counts, router, false, &defaults)
+    base.finish(r, &counts, router, false, defaults)
 }

@@ -3,8 +3,8 @@
 use super::common::{FAMILY, FREE, is_null};
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LayerNames,
-    LayerSpec, ModelSpec, MoeSpec, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, BlockForm, Correction, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec,
+    LayerNames, LayerSpec, ModelSpec, MoeSpec, RouterSpec, SharedSpec,
 };
 use crate::step;
 use std::rc::Rc;
@@ -17,6 +17,28 @@ pub struct Counts {
     pub top_k: u64,
     /// Inner width of one.
     pub f: u64,
+}
+
+/// The bias that corrects the choice of experts where DeepSeek-V3 and its descendants keep it.
+pub const GATE_BUFFER: Correction = Correction::Buffer("gate.e_score_correction_bias");
+
+/// Which layers are dense: the first so many, or as `mlp_layer_types` lists them.
+pub fn dense_layers(r: &mut Reader<'_>, l: u64, default: u64) -> Vec<bool> {
+    let Some(types) = r.texts("mlp_layer_types") else {
+        let first = r.count_or("first_k_dense_replace", default, FAMILY);
+        return (0..l).map(|i| i < first).collect();
+    };
+    r.known(&["first_k_dense_replace"]);
+    r.require_len("mlp_layer_types", types.len(), "num_hidden_layers", l);
+    if let Some(other) = types.iter().find(|t| !matches!(t.as_str(), "dense" | "sparse")) {
+        r.reject(
+            "mlp_layer_types",
+            format!("`mlp_layer_types` has \"{other}\", which this family does not have"),
+            "what such a layer costs cannot be said",
+            "known: dense, sparse",
+        );
+    }
+    (0..l).map(|i| types.get(i as usize).is_some_and(|t| t == "dense")).collect()
 }
 
 /// Checks that the numbers of a mixture fit together.
@@ -45,6 +67,7 @@ pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Opt
         layout: ExpertLayout::default(),
         gate: ExpertGate::default(),
         expert_bias: false,
+        everywhere: false,
         name: "experts",
     }
 }
@@ -53,7 +76,7 @@ pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Opt
 pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerSpec {
     LayerSpec {
         attention,
-        feed_forward: FeedForwardSpec::Moe(moe),
+        feed_forward: FeedForwardSpec::Moe(Box::new(moe)),
         form,
         names: LayerNames::default(),
         residual_scale: None,

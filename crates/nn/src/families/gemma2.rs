@@ -19,6 +19,18 @@ pub(super) fn sandwich(norm: &NormSpec) -> BlockForm {
 }
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
+    model(r, sandwich)
+}
+
+/// `VaultGemma`: Gemma 2 without the norms after each branch.
+pub(super) fn read_vaultgemma(r: &mut Reader<'_>) -> ModelSpec {
+    model(r, |norm| BlockForm::Sequential {
+        n1: named("input_layernorm", norm),
+        n2: named("pre_feedforward_layernorm", norm),
+    })
+}
+
+fn model(r: &mut Reader<'_>, form: impl Fn(&NormSpec) -> BlockForm) -> ModelSpec {
     let s = sizes_or(r, Some(4), Some(256));
     let f = intermediate_size(r, &s);
     let act = activation(r, "hidden_activation", "gelu_pytorch_tanh");
@@ -35,9 +47,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     gemma::causal(r);
     let window = window(r, Some(4096));
     let slides = sliding(r, s.l, |i| i % 2 == 0);
-    let full = block(attention.clone(), gated_mlp(f, act, false), sandwich(&norm));
+    let full = block(attention.clone(), gated_mlp(f, act, false), form(&norm));
     attention.window = window;
-    let layers = alternate(&slides, full, block(attention, gated_mlp(f, act, false), sandwich(&norm)));
+    let layers = alternate(&slides, full, block(attention, gated_mlp(f, act, false), form(&norm)));
     let mut spec = decoder(r, &s, layers, norm, tied);
     spec.embedding.scale = Some((s.h as f64).sqrt());
     spec.head.softcap = float_or_off(r, "final_logit_softcapping", 30.0);

@@ -4,7 +4,7 @@ use super::common::{
     FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
     rotary, rotary_dim, sizes_or,
 };
-use super::experts::{counts, extra_predictors, groups, mixed, mixture, router_extras, sparse};
+use super::experts::{GATE_BUFFER, counts, extra_predictors, groups, mixed, mixture, router_extras, sparse};
 use crate::config::Reader;
 use crate::spec::{LinearSpec, ModelSpec, QkNorm, QkNormPlace, RotaryJoin, RotarySpec, RouterSpec, Scores, SharedSpec};
 use std::rc::Rc;
@@ -36,7 +36,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         name: "gate",
         scores: Scores::Sigmoid,
         f32_map: true,
-        correction_bias: true,
+        correction: GATE_BUFFER,
         groups: Some(groups(r, &counts, count, kept)),
         normalise: r.flag("norm_topk_prob", true),
         scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),

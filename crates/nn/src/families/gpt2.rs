@@ -4,13 +4,13 @@ use super::common::Sizes;
 use super::common::{activation, attention, named};
 use crate::config::{Part, Reader};
 use crate::spec::{
-    BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LearnedPositions,
-    LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, Projection,
+    BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput,
+    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable, Projection,
 };
 use std::rc::Rc;
 
 /// GPT-2's `Conv1D`: a linear map whose weight lies as `(in out)`.
-const fn conv1d(name: &'static str) -> LinearSpec {
+pub(super) const fn conv1d(name: &'static str) -> LinearSpec {
     LinearSpec { name, bias: true, transposed: true, loose: false }
 }
 
@@ -57,6 +57,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             intermediate_size: f,
             act,
             input: MlpInput::Plain(conv1d("c_fc")),
+            norm: None,
             down: conv1d("c_proj"),
         }),
         form: BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },
@@ -69,7 +70,13 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         hidden_size: h,
         vocab_size: v,
         embedding: EmbeddingSpec {
-            positions: Some(LearnedPositions { count: positions, offset: 0, name: "wpe", per_sequence: false }),
+            positions: Some(PositionTable {
+                count: positions,
+                offset: 0,
+                name: "wpe",
+                per_sequence: false,
+                trained: true,
+            }),
             dropout: embd,
             ..EmbeddingSpec::default()
         },

@@ -1,26 +1,94 @@
-//! Llama 1 to 3.3 and everything that declares itself Llama.
+//! Llama 1 to 3.3 and everything that declares itself Llama; EXAONE 3 and `InternLM` 3, which transformers builds as
+//! Llama; Arcee, which is Llama with a plain feed-forward part.
 
 use super::common::{
-    FREE, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
-    rotary, sizes,
+    FREE, activation, attention, block, decoder, equal, gated_mlp, heads, plain_mlp, pre_norm, rms, rope_theta, rotary,
 };
+use super::common::{Given, Sizes, intermediate_size};
 use crate::config::Reader;
-use crate::spec::ModelSpec;
+use crate::spec::{Activation, MlpSpec, ModelSpec};
+
+/// Keys and defaults in which families differ that are built alike.
+struct Variant {
+    layers: &'static [&'static str],
+    kv_heads: Option<u64>,
+    head_dim: Option<u64>,
+    act: (&'static [&'static str], &'static str),
+    eps: (&'static [&'static str], f64),
+    bias: &'static [&'static str],
+    mlp_bias: &'static [&'static str],
+    theta: f64,
+    mlp: fn(u64, Activation, bool) -> MlpSpec,
+}
+
+const LLAMA: Variant = Variant {
+    layers: &["num_hidden_layers"],
+    kv_heads: None,
+    head_dim: None,
+    act: (&["hidden_act"], "silu"),
+    eps: (&["rms_norm_eps"], 1e-6),
+    bias: &["attention_bias"],
+    mlp_bias: &["mlp_bias"],
+    theta: 10_000.0,
+    mlp: gated_mlp,
+};
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
-    let s = sizes(r);
+    model(r, &LLAMA)
+}
+
+pub(super) fn read_arcee(r: &mut Reader<'_>) -> ModelSpec {
+    model(r, &Variant { act: (&["hidden_act"], "relu2"), eps: (&["rms_norm_eps"], 1e-5), mlp: plain, ..LLAMA })
+}
+
+pub(super) fn read_exaone(r: &mut Reader<'_>) -> ModelSpec {
+    let variant = Variant {
+        layers: &["num_hidden_layers", "num_layers"],
+        kv_heads: Some(8),
+        act: (&["hidden_act", "activation_function"], "silu"),
+        eps: (&["rms_norm_eps", "layer_norm_epsilon"], 1e-5),
+        theta: 500_000.0,
+        ..LLAMA
+    };
+    model(r, &variant)
+}
+
+pub(super) fn read_internlm3(r: &mut Reader<'_>) -> ModelSpec {
+    let variant = Variant {
+        kv_heads: Some(2),
+        head_dim: Some(128),
+        eps: (&["rms_norm_eps"], 1e-5),
+        bias: &["attention_bias", "qkv_bias"],
+        mlp_bias: &["mlp_bias", "bias"],
+        ..LLAMA
+    };
+    model(r, &variant)
+}
+
+fn plain(f: u64, act: Activation, bias: bool) -> MlpSpec {
+    plain_mlp(f, act, "up_proj", "down_proj", bias)
+}
+
+fn sizes(r: &mut Reader<'_>, variant: &Variant) -> Sizes {
+    let (h, l, a) = (r.size("hidden_size"), r.layers(variant.layers), r.size("num_attention_heads"));
+    let v = r.size("vocab_size");
+    heads(r, &Given { h, l, a, v, k: variant.kv_heads, d: variant.head_dim })
+}
+
+fn model(r: &mut Reader<'_>, variant: &Variant) -> ModelSpec {
+    let s = sizes(r, variant);
     let f = intermediate_size(r, &s);
-    let act = activation(r, "hidden_act", "silu");
-    let norm = rms(r.float_or("rms_norm_eps", 1e-6, FREE));
-    let attention_bias = r.flag("attention_bias", false);
-    let mlp_bias = r.flag("mlp_bias", false);
+    let act = activation(r, variant.act.0, variant.act.1);
+    let norm = rms(r.float_or(variant.eps.0, variant.eps.1, FREE));
+    let attention_bias = r.flag(variant.bias, false);
+    let mlp_bias = r.flag(variant.mlp_bias, false);
     let tied = r.flag("tie_word_embeddings", false);
-    let theta = rope_theta(r, 10_000.0);
+    let theta = rope_theta(r, variant.theta);
     r.known(&["pretraining_tp"]);
 
     let mut attention = attention(&s, attention_bias, attention_bias);
     attention.rotary = Some(rotary(s.d, theta));
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
-    let layer = block(attention, gated_mlp(f, act, mlp_bias), pre_norm(&norm));
+    let layer = block(attention, (variant.mlp)(f, act, mlp_bias), pre_norm(&norm));
     decoder(r, &s, equal(&s, layer), norm, tied)
 }

@@ -2,11 +2,20 @@
 //!
 //! To add one, write the file and name it in [`FAMILIES`].
 
+mod afmoe;
+mod apertus;
+mod biogpt;
+mod bitnet;
 mod bloom;
+mod codegen;
 mod cohere;
 mod common;
+mod cwm;
 mod dbrx;
 mod deepseek;
+mod diffllama;
+mod dots1;
+mod ernie4_5;
 mod exaone4;
 mod experts;
 mod falcon;
@@ -16,26 +25,38 @@ mod gemma3;
 mod glm;
 mod glm4_moe;
 mod gpt2;
+mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
 mod granitemoe;
+mod helium;
+mod hunyuan;
+mod hy_v3;
 mod llama;
+mod llama4;
+mod mimo_v2;
+mod minicpm3;
 mod mistral;
 mod mixtral;
 mod mpt;
+mod nanochat;
 mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmoe;
+mod openai_gpt;
 mod opt;
+mod persimmon;
 mod phi;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen3;
 mod qwen_moe;
+mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -49,13 +70,27 @@ type Read = fn(&mut Reader<'_>) -> ModelSpec;
 
 /// `model_type` and its reader.
 pub const FAMILIES: &[(&str, Read)] = &[
+    ("afmoe", afmoe::read),
+    ("apertus", apertus::read),
+    ("arcee", llama::read_arcee),
+    ("biogpt", biogpt::read),
+    ("bitnet", bitnet::read),
     ("bloom", bloom::read),
+    ("codegen", codegen::read),
     ("cohere", cohere::read),
+    ("cwm", cwm::read),
     ("dbrx", dbrx::read),
     ("deepseek_v2", deepseek::read_v2),
     ("deepseek_v3", deepseek::read_v3),
+    ("deepseek_v32", deepseek::read_v32),
+    ("diffllama", diffllama::read),
+    ("dots1", dots1::read),
+    ("ernie4_5", ernie4_5::read),
+    ("ernie4_5_moe", ernie4_5::read_moe),
+    ("exaone", llama::read_exaone),
     ("exaone4", exaone4::read),
     ("falcon", falcon::read),
+    ("flex_olmo", olmo2::read_flex),
     ("gemma", gemma::read),
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
@@ -63,33 +98,53 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("glm", glm::read),
     ("glm4", glm::read_glm4),
     ("glm4_moe", glm4_moe::read),
+    ("glm4_moe_lite", deepseek::read_glm4_lite),
+    ("glm_moe_dsa", deepseek::read_glm_dsa),
     ("gpt2", gpt2::read),
+    ("gpt_bigcode", gpt_bigcode::read),
     ("gpt_neo", gpt_neo::read),
     ("gpt_neox", gpt_neox::read),
     ("gpt_oss", gpt_oss::read),
     ("gptj", gptj::read),
     ("granite", granite::read),
     ("granitemoe", granitemoe::read),
+    ("helium", helium::read),
+    ("hunyuan_v1_dense", hunyuan::read_dense),
+    ("hunyuan_v1_moe", hunyuan::read_moe),
+    ("hy_v3", hy_v3::read),
+    ("internlm3", llama::read_internlm3),
     ("kimi_k2", deepseek::read_v3),
     ("llama", llama::read),
+    ("llama4_text", llama4::read),
+    ("mimo_v2_flash", mimo_v2::read),
+    ("minicpm3", minicpm3::read),
+    ("ministral", mistral::read_ministral),
+    ("ministral3", mistral::read_ministral3),
     ("mistral", mistral::read),
     ("mixtral", mixtral::read),
     ("mpt", mpt::read),
+    ("nanochat", nanochat::read),
     ("nemotron", nemotron::read),
     ("olmo", olmo::read),
     ("olmo2", olmo2::read),
     ("olmo3", olmo2::read_olmo3),
     ("olmoe", olmoe::read),
+    ("openai-gpt", openai_gpt::read),
     ("opt", opt::read),
+    ("persimmon", persimmon::read),
     ("phi", phi::read),
     ("phi3", phi3::read),
+    ("phimoe", phimoe::read),
     ("qwen2", qwen2::read),
     ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
     ("qwen3_moe", qwen_moe::read_qwen3),
+    ("seed_oss", seed_oss::read),
     ("smollm3", smollm3::read),
     ("stablelm", stablelm::read),
     ("starcoder2", starcoder2::read),
+    ("vaultgemma", gemma2::read_vaultgemma),
+    ("xglm", biogpt::read_xglm),
 ];
 
 /// Names of all families, in order.

@@ -23,6 +23,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         intermediate_size: f,
         act,
         input: MlpInput::Plain(LinearSpec::new("up_proj", mlp_bias)),
+        norm: None,
         down: LinearSpec::new("down_proj", mlp_bias),
     };
     let layer = block(attention, mlp, pre_norm(&norm));

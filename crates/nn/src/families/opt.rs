@@ -3,7 +3,7 @@
 use super::common::{FAMILY, activation, attention, block, decoder, equal, named, plain_mlp, plain_sizes};
 use crate::config::Reader;
 use crate::spec::{
-    AttentionSteps, BlockForm, LayerNames, LearnedPositions, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec,
+    AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable,
 };
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -58,7 +58,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     }
     model.embedding.width = (width != s.h).then_some(width);
     model.embedding.positions =
-        Some(LearnedPositions { count: positions, offset: 2, name: "embed_positions", per_sequence: true });
+        Some(PositionTable { count: positions, offset: 2, name: "embed_positions", per_sequence: true, trained: true });
     model.names = ModelNames { body: "model.decoder", norm: "final_layer_norm", ..ModelNames::default() };
     model.max_positions = Some(positions);
     model

@@ -24,6 +24,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         intermediate_size: f,
         act,
         input: MlpInput::GatedFused(LinearSpec::new("gate_up_proj", false)),
+        norm: None,
         down: LinearSpec::new("down_proj", false),
     };
     let mut layer = block(attention, mlp, pre_norm(&norm));

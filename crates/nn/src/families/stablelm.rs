@@ -22,6 +22,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.rotary = Some(RotarySpec { join: RotaryJoin::Last, ..rotary });
     if r.flag("qk_layernorm", false) {
         attention.qk_norm = QkNorm::Modules(NormSpec { kind: NormKind::LayerNorm { bias: false }, eps });
+        attention.qk_norm_names = ["q_layernorm", "k_layernorm"];
         attention.qk_norm_place = QkNormPlace::Heads;
     }
     attention.dropout = r.float_or("attention_dropout", 0.0, FAMILY);

@@ -1,10 +1,10 @@
 //! Self-attention: grouped, multi-query and latent heads, fused or explicit.
 
 use super::steps::{self, Heads, Setting};
-use super::{Latent, Linear, Norm, hf, rotary};
+use super::{Differential, Latent, Linear, Norm, hf, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, AttentionSteps, FusedOrder, NormKind, NormSpec, Projection, QkNorm, QkNormPlace};
+use crate::spec::{AttentionSpec, AttentionSteps, FusedOrder, Projection, QkNorm, QkNormPlace};
 use std::rc::Rc;
 use tensor::ops::attention::{Attention as Core, pairs};
 use tensor::ops::matmul::Mask;
@@ -19,6 +19,9 @@ pub struct Attention {
     k_norm: Option<Norm>,
     sinks: Option<Tensor>,
     mask: Option<Tensor>,
+    differential: Option<Differential>,
+    gate: Option<Linear>,
+    out_norm: Option<Norm>,
     out: Linear,
 }
 
@@ -27,7 +30,7 @@ pub struct Attention {
 enum Maps {
     Separate(Linear, Linear, Linear),
     Fused(Linear, FusedOrder),
-    Latent(Latent),
+    Latent(Box<Latent>),
 }
 
 impl Attention {
@@ -47,7 +50,7 @@ impl Attention {
             Projection::Fused { qkv, order } => {
                 Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
             }
-            Projection::Latent(latent) => Maps::Latent(Latent::new(b, latent, spec, h)?),
+            Projection::Latent(latent) => Maps::Latent(Box::new(Latent::new(b, latent, spec, h)?)),
         };
         let norm = |name, heads| -> Result<Option<Norm>> {
             match &spec.qk_norm {
@@ -59,8 +62,8 @@ impl Attention {
             }
         };
         Ok(Self {
-            q_norm: norm(spec.norm_names().0, a)?,
-            k_norm: norm(spec.norm_names().1, k)?,
+            q_norm: norm(spec.qk_norm_names[0], a)?,
+            k_norm: norm(spec.qk_norm_names[1], k)?,
             sinks: spec.sinks.then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros)).transpose()?,
             mask: match spec.steps {
                 AttentionSteps::GptNeo { positions: p } => {
@@ -69,6 +72,9 @@ impl Attention {
                 }
                 _ => None,
             },
+            differential: spec.differential.map(|start| Differential::new(b, start, d, 1e-5)).transpose()?,
+            gate: spec.gate.as_ref().map(|gate| Linear::new(b, gate, h, a * dv, fan_in)).transpose()?,
+            out_norm: spec.out_norm.as_ref().map(|norm| Norm::named(b, norm, a * dv)).transpose()?,
             out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
             spec: spec.clone(),
             maps,
@@ -86,7 +92,12 @@ impl Attention {
                 self.gptj(f, x, (q, k, v), &mut held)?
             }
             Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
-            Maps::Fused(qkv, order) => self.fused(f, qkv.forward(f, x)?, *order)?,
+            Maps::Fused(qkv, order) => {
+                let (q, k, v) = self.fused(f, qkv.forward(f, x)?, *order)?;
+                let heads = self.spec.qk_norm_place == QkNormPlace::Heads;
+                let (q, k) = if heads { self.normed(f, q, k)? } else { (q, k) };
+                (q, k, v)
+            }
             Maps::Latent(latent) => {
                 let heads = latent.heads(f, &self.spec, x)?;
                 held = heads.held;
@@ -100,6 +111,8 @@ impl Attention {
             }
             _ => (q, k),
         };
+        let (q, k) = if self.spec.qk_norm_place == QkNormPlace::Rotated { self.normed(f, q, k)? } else { (q, k) };
+        let gate = self.gate.as_ref().map(|gate| gate.forward(f, x)).transpose()?;
         if f.profile.is_hf() {
             // Local names of the reference until its function returns.
             held.extend([q.clone(), k.clone(), v.clone()]);
@@ -108,7 +121,21 @@ impl Attention {
             Some(cache) => cache.extend(&k, &v)?,
             None => (k, v),
         };
-        let (mixed, weights) = self.core(f, (q, k, v), x.dtype(), &mut held)?; // b s (a dv)
+        let (mut mixed, weights) = match &self.differential {
+            None => self.core(f, (q, k, v), x.dtype(), &mut held)?, // b s (a dv)
+            Some(differential) => {
+                let (v1, v2) = Differential::halves(&v)?;
+                let (first, weights) = self.core(f, (q.clone(), k.clone(), v1), x.dtype(), &mut held)?;
+                let (second, _) = self.core(f, (q, k, v2), x.dtype(), &mut held)?;
+                (differential.combine(f, &first, &second, self.spec.heads)?, weights)
+            }
+        };
+        if let Some(gate) = gate {
+            mixed = mixed.mul(&gate.sigmoid()?)?;
+        }
+        if let Some(norm) = &self.out_norm {
+            mixed = norm.forward(f, &mixed)?;
+        }
         let out = self.out.forward(f, &mixed)?;
         drop(held);
         Ok((out, weights))
@@ -146,10 +173,22 @@ impl Attention {
             (q, k) = (normed(q, q_norm)?, normed(k, k_norm)?);
         }
         (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?); // b heads s d
+        if let Some(scale) = spec.value_scale {
+            v = v.mul_scalar(scale)?;
+        }
         if place == QkNormPlace::Heads {
-            (q, k) = (normed(q, q_norm)?, normed(k, k_norm)?);
+            (q, k) = self.normed(f, q, k)?;
         }
         Ok((q, k, v))
+    }
+
+    /// Queries and keys through their norms, if there are any.
+    fn normed(&self, f: &Forward, q: Tensor, k: Tensor) -> Result<(Tensor, Tensor)> {
+        let each = |norm: &Option<Norm>, t: Tensor| match norm {
+            Some(norm) => norm.forward(f, &t),
+            None => Ok(t),
+        };
+        Ok((each(&self.q_norm, q)?, each(&self.k_norm, k)?))
     }
 
     /// Three maps; queries and keys are turned before heads and positions change places.
@@ -191,6 +230,14 @@ impl Attention {
                 let cut = qkv.view(&[b, s, a, 3, d])?;
                 let pick = |i: u64| cut.select(3, i)?.transpose(1, 2);
                 Ok((pick(0)?, pick(1)?, pick(2)?))
+            }
+            FusedOrder::Parts(parts) => {
+                let local = a * d / parts;
+                let cut = qkv.view(&[b, s, parts, 2 * local + a * dv / parts])?;
+                let take = |start: u64, len: u64, d: u64| -> Result<Tensor> {
+                    cut.narrow(3, start, len)?.reshape(&[b, s, a, d])?.transpose(1, 2)
+                };
+                Ok((take(0, local, d)?, take(2 * local, local, d)?, take(local, local, dv)?))
             }
             FusedOrder::PerGroup if f.profile.is_hf() => steps::falcon_heads(f, spec, &qkv),
             FusedOrder::PerGroup => {
@@ -423,16 +470,4 @@ fn windowed(n: u64, window: Option<u64>) -> Vec<f64> {
 /// The reference makes the transposed result contiguous; the merge that follows is then a view.
 fn merged_by_copy(out: &Tensor) -> Result<Tensor> {
     out.transpose(1, 2)?.contiguous()?.transpose(1, 2)
-}
-
-impl AttentionSpec {
-    /// Names of the norms on queries and keys.
-    fn norm_names(&self) -> (&'static str, &'static str) {
-        match self.qk_norm {
-            QkNorm::Modules(_) | QkNorm::PerHead(NormSpec { kind: NormKind::LayerNorm { .. }, .. }) => {
-                ("q_layernorm", "k_layernorm")
-            }
-            _ => ("q_norm", "k_norm"),
-        }
-    }
 }

@@ -52,7 +52,9 @@ impl Block {
             let _scope = scope(b.runtime(), spec.names.feed_forward);
             match &spec.feed_forward {
                 FeedForwardSpec::Mlp(mlp) => FeedForward::Mlp(Box::new(Mlp::new(b, mlp, h, layers)?)),
-                FeedForwardSpec::Moe(moe) => FeedForward::Moe(Box::new(Moe::new(b, &Rc::new(moe.clone()), h, layers)?)),
+                FeedForwardSpec::Moe(moe) => {
+                    FeedForward::Moe(Box::new(Moe::new(b, &Rc::new((**moe).clone()), h, layers)?))
+                }
             }
         };
         Ok(Self { spec: spec.clone(), attention, feed_forward, norms: norms.into() })

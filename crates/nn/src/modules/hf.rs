@@ -3,6 +3,7 @@
 //! Which small ops run, in which order and with which copies decides what is kept for backward; that is what the `hf`
 //! profiles predict. Written from transformers 5.24 and PyTorch 2.15.
 
+use super::mlp::NO_SLOPES;
 use super::rotary::hf as rotary;
 use super::steps;
 use crate::context::{Forward, Profile, WHOLE};
@@ -66,6 +67,7 @@ pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
         }
         Activation::Relu => x.relu(),
         Activation::Relu2 => x.relu()?.pow_scalar(2.0),
+        Activation::Xielu => Err(NO_SLOPES),
     }
 }
 

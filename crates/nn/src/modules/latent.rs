@@ -1,6 +1,6 @@
 //! The maps of multi-head latent attention (DeepSeek): queries, keys and values from compressed streams.
 
-use super::{Linear, Norm, rotary};
+use super::{Indexer, Linear, Norm, rotary};
 use crate::context::Forward;
 use crate::param::{Builder, Init};
 use crate::spec::{AttentionSpec, LatentSpec, LinearSpec};
@@ -14,6 +14,7 @@ pub struct Latent {
     kv_down: Linear,
     kv_norm: Norm,
     kv_up: Linear,
+    indexer: Option<Indexer>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +52,12 @@ impl Latent {
                 map("q_b_proj", false, rank, a * (n + r))?,
             ))),
         };
+        let indexer = match (&spec.indexer, spec.q_rank) {
+            (Some(indexer), Some(rank)) => Some(Indexer::new(b, indexer, spec, rank, h)?),
+            _ => None,
+        };
         Ok(Self {
+            indexer,
             q,
             kv_down: map("kv_a_proj_with_mqa", spec.bias, h, spec.kv_rank + r)?,
             kv_norm: Norm::new(b, "kv_a_layernorm", &spec.norm, &[spec.kv_rank])?,
@@ -64,12 +70,15 @@ impl Latent {
     pub fn heads(&self, f: &Forward, attention: &AttentionSpec, x: &Tensor) -> Result<LatentHeads> {
         let (b, s, a) = (x.size(0), x.size(1), attention.heads);
         let (n, r, dv) = (self.spec.nope_dim, self.spec.rope_dim, attention.value_dim);
+        let mut compressed = None;
         let q = match &self.q {
             QueryMaps::Direct(map) => map.forward(f, x)?,
             QueryMaps::Compressed(maps) => {
                 let (down, norm, up) = &**maps;
                 let low = down.forward(f, x)?;
-                up.forward(f, &norm.forward(f, &low)?)?
+                let low = norm.forward(f, &low)?;
+                compressed = Some(low.clone());
+                up.forward(f, &low)?
             }
         };
         let q = q.view(&[b, s, a, n + r])?.transpose(1, 2)?; // b a s (n r)
@@ -84,6 +93,9 @@ impl Latent {
         let queries = Tensor::cat(&[&q[0], &q_rot], -1)?;
         let kv = self.kv_up.forward(f, &latent)?;
         let kv = kv.view(&[b, s, a, n + dv])?.transpose(1, 2)?.split(&[n, dv], -1)?;
+        if let (Some(indexer), Some(compressed)) = (&self.indexer, compressed) {
+            indexer.choose(f, attention.rotary.as_ref(), x, &compressed)?;
+        }
         // The reference writes both parts into one buffer of the dtype of the unrotated part.
         let wide = k_rot.expand(&[b, a, s, r])?.to_dtype(kv[0].dtype())?;
         let keys = f.runtime.without_autocast(|| Tensor::cat(&[&kv[0], &wide], -1))?;

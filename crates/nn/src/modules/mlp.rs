@@ -1,19 +1,31 @@
 //! Dense feed-forward parts.
 
-use super::Linear;
 use super::hf;
+use super::{Linear, Norm};
 use crate::context::Forward;
-use crate::param::{Builder, Init};
+use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{Activation, MlpInput, MlpSpec};
-use tensor::{Result, Tensor};
+use tensor::{Result, Tensor, checkpoint};
+
+/// Only a plain MLP has slopes to train, and it asks for them itself.
+pub(crate) const NO_SLOPES: tensor::Error = tensor::Error::Backward("xIELU without its slopes");
 
 /// A dense MLP, plain or gated.
 #[derive(Clone, Debug)]
 pub struct Mlp {
     input: Input,
+    norm: Option<Norm>,
     down: Linear,
     act: Activation,
+    slopes: Option<Slopes>,
     intermediate_size: u64,
+}
+
+/// The trained slopes of xIELU, each `1`, before the softplus that keeps them positive.
+#[derive(Clone, Debug)]
+struct Slopes {
+    above: Tensor,
+    below: Tensor,
 }
 
 #[derive(Clone, Debug)]
@@ -38,8 +50,10 @@ impl Mlp {
             }
             MlpInput::GatedFused(both) => Input::GatedFused(Linear::new(b, both, h, 2 * f, fan_in)?),
         };
+        let slopes = (spec.act == Activation::Xielu).then(|| Slopes::new(b)).transpose()?;
+        let norm = spec.norm.as_ref().map(|norm| Norm::named(b, norm, f)).transpose()?;
         let down = Linear::new(b, &spec.down, f, h, Init::ScaledResidual { fan_in: f, layers })?;
-        Ok(Self { input, down, act: spec.act, intermediate_size: f })
+        Ok(Self { input, norm, down, act: spec.act, slopes, intermediate_size: f })
     }
 
     /// `rows.. h -> rows.. h`
@@ -47,7 +61,10 @@ impl Mlp {
         let inner = match &self.input {
             Input::Plain(up) => {
                 let up = up.forward(f, x)?;
-                hf::activate(f, self.act, up)?
+                match &self.slopes {
+                    Some(slopes) => slopes.bend(f, &up)?,
+                    None => hf::activate(f, self.act, up)?,
+                }
             }
             Input::Gated(gate, up) => {
                 let gate = gate.forward(f, x)?;
@@ -71,8 +88,48 @@ impl Mlp {
                 gated(self.act, &halves[0], &halves[1])?
             }
         };
-        self.down.forward(f, &inner)
+        match &self.norm {
+            Some(norm) => self.down.forward(f, &norm.forward(f, &inner)?),
+            None => self.down.forward(f, &inner),
+        }
     }
+}
+
+impl Slopes {
+    /// The slope at zero.
+    const BETA: f64 = 0.5;
+
+    fn new(b: &Builder<'_>) -> Result<Self> {
+        let _scope = b.runtime().scope("act_fn");
+        // The reference starts both slopes at 0.8; the trained number is what softplus turns into them.
+        let slope = |name, start: f64| b.param(name, &[1], ParamKind::Vector, Init::Constant(start.exp_m1().ln()));
+        Ok(Self { above: slope("alpha_p", 0.8)?, below: slope("alpha_n", 0.8 - Self::BETA)? })
+    }
+
+    /// `rows.. f -> rows.. f`
+    fn bend(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope("act_fn");
+        let (above, below) = (f.weight(&self.above)?, f.weight(&self.below)?);
+        if f.profile.is_hf() {
+            return xielu(x, &above, &below);
+        }
+        // A fused kernel keeps its input alone and makes the small parts anew in backward.
+        let region = |t: &[Tensor]| Ok(std::iter::once(xielu(&t[0], &t[1], &t[2])?).collect());
+        Ok(checkpoint(&[x, &above, &below], region)?.remove(0))
+    }
+}
+
+/// xIELU in the steps of the reference.
+fn xielu(x: &Tensor, above: &Tensor, below: &Tensor) -> Result<Tensor> {
+    let above = above.softplus()?;
+    let below = below.softplus()?.add_scalar(Slopes::BETA)?;
+    let rt = x.runtime();
+    let positive = rt.no_grad(|| x.greater(&rt.zeros(&[], x.dtype())?))?;
+    let upper = above.mul(x)?.mul(x)?.add(&x.mul_scalar(Slopes::BETA)?)?;
+    // Held below zero, where the exponential is not taken anyway, so that it cannot overflow.
+    let low = x.clamp(f64::NEG_INFINITY, -1e-6)?;
+    let lower = low.exp()?.add_scalar(-1.0)?.sub(x)?.mul(&below)?.add(&x.mul_scalar(Slopes::BETA)?)?;
+    positive.where_cond(&upper, &lower)
 }
 
 /// `act(gate) * up` in one kernel.
@@ -84,6 +141,7 @@ pub(crate) fn gated(act: Activation, gate: &Tensor, up: &Tensor) -> Result<Tenso
         Activation::GeluTanh | Activation::GeluNew => Act::GeluTanh,
         Activation::Relu => Act::Relu,
         Activation::Relu2 => return gate.relu()?.pow_scalar(2.0)?.mul(up),
+        Activation::Xielu => return Err(NO_SLOPES),
     };
     gate.gated(kind, up)
 }

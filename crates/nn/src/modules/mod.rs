@@ -5,7 +5,9 @@
 
 pub mod attention;
 pub mod block;
+pub mod differential;
 pub mod hf;
+pub mod indexer;
 pub mod latent;
 pub mod linear;
 pub mod mlp;
@@ -17,6 +19,8 @@ pub mod steps;
 
 pub use attention::Attention;
 pub use block::Block;
+pub use differential::Differential;
+pub use indexer::Indexer;
 pub use latent::Latent;
 pub use linear::Linear;
 pub use mlp::Mlp;

@@ -10,6 +10,7 @@ use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
 use std::rc::Rc;
+use tensor::ops::matmul::Mask;
 use tensor::{DType, Result, Tensor, checkpoint};
 
 /// A mixture of experts.
@@ -83,6 +84,9 @@ impl Moe {
             Some(shared) if shared.gate.is_some() => Some(shared.forward(f, &rows)?),
             _ => None,
         };
+        if self.spec.everywhere && f.profile.is_hf() {
+            return self.everywhere(f, &rows)?.view(&[b, s, h]);
+        }
         let routed = self.router.forward(f, &rows)?;
         let out = {
             let _scope = f.runtime.scope(self.spec.name);
@@ -97,6 +101,35 @@ impl Moe {
         out.add(&shared.forward(f, x)?)
     }
 
+    /// Every expert on every token, the products of those that were not chosen on zeros.
+    ///
+    /// # Shapes
+    /// `t h -> t h`
+    fn everywhere(&self, f: &Forward, rows: &Tensor) -> Result<Tensor> {
+        let (e, tokens, h) = (self.spec.experts, rows.size(0), rows.size(1));
+        // The model needs the products of the chosen alone.
+        let needed = Mask { pairs: self.spec.top_k, square: e };
+        let scores = self.router.forward_everywhere(f, rows)?; // t e
+        let copies = rows.unsqueeze(0)?.expand(&[e, tokens, h])?.contiguous()?;
+        let input = copies.mul(&scores.transpose(0, 1)?.unsqueeze(-1)?)?; // e t h
+        drop(copies);
+        let out = {
+            let _scope = f.runtime.scope(self.spec.name);
+            let weight = self.experts.input.first().ok_or(tensor::Error::Backward("experts without an input map"))?;
+            let width = self.spec.intermediate_size;
+            let both = input.matmul_masked(&f.weight(weight)?, needed)?; // e t 2f
+            let halves = both.split(&[width, width], -1)?;
+            drop(both);
+            let inner = halves[1].mul(&hf::activate(f, self.spec.act, halves[0].clone())?)?;
+            inner.matmul_masked(&f.weight(&self.experts.down)?, needed)? // e t h
+        };
+        let summed = out.sum(&[0], false)?;
+        match &self.shared {
+            Some(shared) => shared.forward(f, rows)?.add_reusing(&summed),
+            None => Ok(summed),
+        }
+    }
+
     /// Rows sorted by expert through the experts' maps, weighted and summed back per token.
     ///
     /// # Shapes
@@ -106,9 +139,12 @@ impl Moe {
         let routed = tokens * k;
         let weights = weights.reshape(&[routed])?;
         let (sorted, owner) = sort_rows(f, &chosen.reshape(&[routed])?, k, self.spec.experts)?;
-        let input = pick(f, rows, &owner)?; // r h
+        let mut input = pick(f, rows, &owner)?; // r h
         drop(owner);
         let scale = pick(f, &weights, &sorted.order)?; // r
+        if self.spec.everywhere {
+            input = input.mul(&scale.unsqueeze(-1)?)?;
+        }
 
         let input_bias =
             self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
@@ -127,7 +163,7 @@ impl Moe {
             out = out.add(bias)?;
         }
         // The reference's `proj_out` lives to the end of its function.
-        let mut weighted = out.mul(&scale.unsqueeze(-1)?)?;
+        let mut weighted = if self.spec.everywhere { out } else { out.mul(&scale.unsqueeze(-1)?)? };
         // Back to the order of tokens: a sum over k, where adding rows would have to keep them.
         let inverse = f.runtime.no_grad(|| sorted.order.argsort())?;
         weighted = pick(f, &weighted, &inverse)?;

@@ -31,7 +31,7 @@ impl Norm {
             NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => Init::Zeros,
             _ => Init::Ones,
         };
-        let weight = (spec.kind != NormKind::LayerNormPlain)
+        let weight = (!matches!(spec.kind, NormKind::LayerNormPlain | NormKind::RmsPlain))
             .then(|| b.param("weight", shape, ParamKind::Vector, start))
             .transpose()?;
         let has_bias = matches!(spec.kind, NormKind::LayerNorm { bias: true } | NormKind::LayerNormUnitOffset);
@@ -91,7 +91,7 @@ impl Norm {
             };
         }
         match self.kind {
-            NormKind::Rms | NormKind::RmsWeightInF32 => x.rms_norm(weight.as_ref(), self.eps),
+            NormKind::Rms | NormKind::RmsWeightInF32 | NormKind::RmsPlain => x.rms_norm(weight.as_ref(), self.eps),
             NormKind::RmsUnitOffset => x.rms_norm_unit_offset(&weight.ok_or(NO_WEIGHT)?, self.eps),
             NormKind::LayerNormUnitOffset => {
                 let weight = weight.map(|w| w.add_scalar(1.0)).transpose()?;
@@ -122,6 +122,7 @@ impl Norm {
             }
             NormKind::Rms => weight()?.mul(&self.normalised(x)?.to_dtype(dtype)?),
             NormKind::RmsWeightInF32 => weight()?.mul(&self.normalised(x)?)?.to_dtype(dtype),
+            NormKind::RmsPlain => self.normalised(x)?.to_dtype(dtype),
             NormKind::RmsUnitOffset => {
                 let normal = self.normalised(x)?;
                 let scaled = normal.mul(&weight()?.to_dtype(DType::F32)?.add_scalar(1.0)?)?;
@@ -136,8 +137,8 @@ impl Norm {
         let x = x.to_dtype(DType::F32)?;
         let variance = x.pow_scalar(2.0)?.mean(&[-1], true)?;
         let spread = variance.add_scalar(self.eps)?;
-        // Gemma writes one expression, where the others name the variance to the end.
-        let _named = (self.kind != NormKind::RmsUnitOffset).then_some(variance);
+        // Gemma and norms without weight are one expression, where the others name the variance to the end.
+        let _named = (!matches!(self.kind, NormKind::RmsUnitOffset | NormKind::RmsPlain)).then_some(variance);
         let scale = spread.rsqrt()?;
         drop(spread);
         x.mul(&scale)

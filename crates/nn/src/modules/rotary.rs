@@ -44,7 +44,8 @@ fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tenso
         let half = spec.dim / 2;
         let exponents = rt.arange(half, 0.0, -2.0 / spec.dim as f64, DType::F32)?;
         let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?; // d/2
-        let positions = rt.arange(f.seq_len, f.start() as f64, 1.0, DType::F32)?;
+        let sign = spec.sign();
+        let positions = rt.arange(f.seq_len, sign * f.start() as f64, sign, DType::F32)?;
         let angles = positions.unsqueeze(1)?.mul(&inv_freq)?; // s d/2
         let wide = if spec.interleaved {
             let twice = angles.unsqueeze(2)?;

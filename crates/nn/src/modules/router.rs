@@ -2,7 +2,7 @@
 
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{ExpertGroups, MoeSpec, RouterSpec, Scores};
+use crate::spec::{Correction, ExpertGroups, MoeSpec, RouterSpec, Scores};
 use tensor::{DType, Result, Tensor};
 
 /// A router.
@@ -32,6 +32,11 @@ impl Router {
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, moe: &MoeSpec, h: u64) -> Result<Self> {
         let (spec, e) = (&moe.router, moe.experts);
+        let correction = match spec.correction {
+            Correction::None => None,
+            Correction::Buffer(path) => Some(b.buffer(path, &[e], DType::F32)?),
+            Correction::Frozen(path) => Some(b.frozen(path, &[e], ParamKind::Vector, Init::Zeros, DType::F32)?),
+        };
         let _scope = b.runtime().scope(spec.name);
         let (weight, bias) = {
             let _inner = spec.inner.map(|name| b.runtime().scope(name));
@@ -44,8 +49,6 @@ impl Router {
             };
             (weight, bias)
         };
-        let correction =
-            spec.correction_bias.then(|| b.buffer("e_score_correction_bias", &[e], DType::F32)).transpose()?;
         Ok(Self { spec: spec.clone(), top_k: moe.top_k, weight, bias, correction })
     }
 
@@ -62,6 +65,10 @@ impl Router {
                 let (top, chosen) = logits.topk(self.top_k, -1)?;
                 (top.softmax(-1)?, chosen)
             }
+            Scores::SigmoidOfChosen => {
+                let (top, chosen) = logits.topk(self.top_k, -1)?;
+                (wide(&top)?.sigmoid()?, chosen)
+            }
             Scores::Softmax => {
                 let mut scores = wide(&logits)?.softmax(-1)?;
                 if let Some(groups) = spec.groups {
@@ -71,7 +78,12 @@ impl Router {
                     })?;
                     scores = scores.masked_fill(&closed, 0.0)?;
                 }
-                scores.topk(self.top_k, -1)?
+                if self.correction.is_some() {
+                    let chosen = f.runtime.no_grad(|| self.corrected_choice(&scores.detach()))?;
+                    (scores.gather(-1, &chosen)?, chosen)
+                } else {
+                    scores.topk(self.top_k, -1)?
+                }
             }
             Scores::Sigmoid => {
                 // The reference takes the sigmoid of the logits as they come; under autocast they are narrow.
@@ -96,6 +108,18 @@ impl Router {
             weights = weights.to_dtype(narrow)?;
         }
         Ok(Routed { logits, weights, chosen })
+    }
+
+    /// The weight of every expert for every token, 0 where it is not chosen.
+    ///
+    /// # Shapes
+    /// `t h -> t e`
+    pub fn forward_everywhere(&self, f: &Forward, rows: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.spec.name);
+        let logits = self.logits(f, rows)?;
+        let (top, chosen) = logits.topk(self.top_k, -1)?;
+        let low = f.runtime.no_grad(|| f.runtime.full(logits.shape(), f64::NEG_INFINITY, logits.dtype()))?;
+        low.scatter(1, &chosen, &top)?.to_dtype(DType::F32)?.sigmoid()?.to_dtype(logits.dtype())
     }
 
     fn logits(&self, f: &Forward, rows: &Tensor) -> Result<Tensor> {

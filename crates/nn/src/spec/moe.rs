@@ -23,6 +23,9 @@ pub struct MoeSpec {
     pub gate: ExpertGate,
     /// Whether expert maps have biases.
     pub expert_bias: bool,
+    /// Whether the reference runs every expert on every token, weighted with 0 where it was not chosen, and the weights
+    /// of the router meet the tokens before the experts (Llama 4).
+    pub everywhere: bool,
     /// Module name of the container of expert weights.
     pub name: &'static str,
 }
@@ -73,14 +76,26 @@ pub struct RouterSpec {
     pub narrow_weights: bool,
     /// Whether it casts them to the dtype of the residual stream (Granite).
     pub stream_weights: bool,
-    /// Whether a per-expert bias (a buffer, not trained by gradients) corrects the choice.
-    pub correction_bias: bool,
+    /// Bias per expert that corrects the choice and that gradients do not train.
+    pub correction: Correction,
     /// The choice is confined to the best groups of experts.
     pub groups: Option<ExpertGroups>,
     /// Whether the weights of the chosen experts are normalised to sum to one.
     pub normalise: bool,
     /// The weights of the chosen experts are multiplied with this.
     pub scale: Option<f64>,
+}
+
+/// Where the bias lies that corrects the choice of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Correction {
+    /// There is none.
+    #[default]
+    None,
+    /// A buffer under this path in the mixture (DeepSeek, GLM).
+    Buffer(&'static str),
+    /// A frozen parameter under this path in the mixture (ERNIE, `AFMoE`).
+    Frozen(&'static str),
 }
 
 /// Group-limited routing.
@@ -102,6 +117,8 @@ pub enum Scores {
     SoftmaxOfChosen,
     /// Sigmoid of each.
     Sigmoid,
+    /// The largest logits are chosen; sigmoid of each (Llama 4).
+    SigmoidOfChosen,
 }
 
 /// Shared experts of a mixture.
