@@ -39,7 +39,15 @@ fn start(model: &Model) -> Start<'_> {
         seed: 1,
         val_fraction: 0.0,
     };
-    Start { model, config: CONFIG.to_owned(), settings, weights: None, train: file.whole(), validation: None }
+    Start {
+        model,
+        config: CONFIG.to_owned(),
+        settings,
+        weights: None,
+        train: file.whole(),
+        validation: None,
+        expected: units::Bytes(0),
+    }
 }
 
 fn scale(run: &Run) -> f64 {

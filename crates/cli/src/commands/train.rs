@@ -206,8 +206,15 @@ impl Train {
         let dir = self.folder(&model)?;
         let keep = Keep { last: usize::try_from(keep).unwrap_or(usize::MAX), best: true };
         let config = config_text(&model, from.as_ref());
-        let start =
-            Start { model: &model, config: config.clone(), settings, weights: weights.as_ref(), train, validation };
+        let start = Start {
+            model: &model,
+            config: config.clone(),
+            settings,
+            weights: weights.as_ref(),
+            train,
+            validation,
+            expected: predicted.peak_bytes,
+        };
         let mut run = match &from {
             Some(checkpoint) => Run::resume(start, checkpoint)?,
             None => Run::new(start)?,

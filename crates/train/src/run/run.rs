@@ -91,6 +91,8 @@ pub struct Start<'a> {
     pub train: Span,
     /// Data for validation, if there is enough.
     pub validation: Option<Span>,
+    /// Peak of a step as predicted: asked for in one piece, so that no room is lost between pieces.
+    pub expected: Bytes,
 }
 
 impl Run {
@@ -99,9 +101,10 @@ impl Run {
     /// # Errors
     /// Sizes the model does not allow; data with fewer tokens than a sequence.
     pub fn new(start: Start<'_>) -> Result<Self, Diagnostics> {
-        let Start { model, config, settings, weights, train, validation } = start;
+        let Start { model, config, settings, weights, train, validation, expected } = start;
         let runtime = Runtime::with_seed(Device::Cpu, settings.seed);
         runtime.set_recording(false);
+        runtime.expect_bytes(expected.get());
         let training = Training::new(&runtime, &model.spec, &settings.training).map_err(refused)?;
         if let Some(weights) = weights {
             weights.load_weights(&model_tensors(training.model()))?;
