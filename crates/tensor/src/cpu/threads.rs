@@ -8,11 +8,18 @@ pub struct Threads {
 }
 
 impl Threads {
+    /// More threads than any machine has cores; a slip of the finger would bring this one to a standstill.
+    pub const MOST: usize = 1024;
+
     /// A pool of `count` threads; 0: one per core.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the system cannot start them.
+    /// [`Error::Argument`] for more than [`Threads::MOST`], or if the system cannot start them.
     pub fn new(count: usize) -> Result<Self> {
+        if count > Self::MOST {
+            let what = format!("{count} threads are more than the {} that a pool may have", Self::MOST);
+            return Err(Error::Argument { op: "threads", what });
+        }
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(count)
             .build()
@@ -29,5 +36,17 @@ impl Threads {
     /// small work.
     pub fn run<R: Send>(&self, program: impl FnOnce() -> R + Send) -> R {
         self.pool.install(program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_has_as_many_threads_as_were_asked_for_within_reason() {
+        assert_eq!(Threads::new(3).unwrap().count(), 3);
+        let refused = Threads::new(100_000).err().unwrap().to_string();
+        assert!(refused.contains("100000 threads are more than the 1024"), "{refused}");
     }
 }
