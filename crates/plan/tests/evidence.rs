@@ -162,6 +162,19 @@ fn every_large_tensor_is_found_by_its_size() {
     }
 }
 
+/// A block as FSDP gathers it: 4 · 1280² + 3 · 1280 · 3392 weights, 4 · 1280 + 2 · 3392 + 1280 biases, 2 · 1280 of norms.
+#[test]
+fn a_gathered_block_is_one_buffer() {
+    let model = model(LARGE);
+    let block: u64 = 4 * 1280 * 1280 + 3 * 1280 * 3392 + 4 * 1280 + 2 * 3392 + 1280 + 2 * 1280;
+    // 37.37 MiB in 16 bits, in a segment of 38 MiB.
+    let report = explained("Tried to allocate 38.00 MiB", Some((&model, OPTIONS)));
+    let buffers = list(&report, "buffers");
+    assert_eq!(buffers.len(), 1, "{buffers:?}");
+    assert_eq!((text(&buffers[0], "what"), uint(&buffers[0], "elements")), ("one block", u128::from(block)));
+    assert_eq!(uint(&buffers[0], "bytes"), u128::from(2 * block));
+}
+
 /// Live bytes of the message choose between tensors of one size: the gradient of the logits is made when more is live.
 #[test]
 fn live_bytes_tell_equal_sizes_apart() {

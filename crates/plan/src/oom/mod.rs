@@ -5,10 +5,12 @@
 //! | [`message`] | the numbers of a message |
 //! | [`size`] | one of them: rounded to its digits, perhaps to a segment |
 //! | [`tensors`] | tensors of the traced step that have the size |
+//! | [`flat`] | buffers of many parameters that have it |
 //! | [`backwards`] | from bytes to tokens |
 //! | [`levers`] | what frees memory, traced |
 
 pub mod backwards;
+pub mod flat;
 pub mod levers;
 pub mod message;
 pub mod size;
@@ -19,11 +21,13 @@ use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
+use crate::evidence::Sum;
 use crate::ledger;
 use crate::model::{Model, trace};
 use crate::phrase;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
 use backwards::Product;
+use flat::Buffer;
 use levers::Levers;
 use message::{Device, Message};
 use size::{Fit, Printed};
@@ -85,14 +89,25 @@ impl Request<'_> {
         };
         let traced = model.trace(options)?;
         let found = tensors::of_size(spec, &traced, options, request.sharding, wanted);
+        let (layers, dp) = (spec.names.layers, request.sharding.dp);
+        let mut buffers = flat::of_size(&traced.params, layers, dp, &message.request, message.segments());
+        if message.request.is_shared() {
+            buffers.clear();
+        }
         let products = backwards::tokens(spec, options, &message.request, message.segments());
         let budget = self.budget(request);
         let levers = levers::levers(spec, request, budget)?;
 
-        let mut report = headline(&message.request, &found);
+        let mut report = headline(&message.request, &found, &buffers);
         self.books(&mut report);
         if !found.is_empty() {
             report.blocks.push(tensor_table(&found, wanted.allocated.is_some()).into());
+        }
+        if !buffers.is_empty() {
+            let lines = buffers.iter().map(|buffer| phrase![buffer.words(), ": ", Bytes(buffer.bytes())]);
+            report
+                .blocks
+                .push(Block::text("many parameters in one buffer, as FSDP, DeepSpeed and Megatron hold them", lines));
         }
         let elsewhere = if found.is_empty() { other_profiles(spec, request, wanted)? } else { Vec::new() };
         if !elsewhere.is_empty() {
@@ -113,6 +128,7 @@ impl Request<'_> {
         self.remarks(&mut report);
         report.inputs = ledger::inputs(model, request).with("message", report.inputs.clone());
         report.result.insert("tensors", Value::List(found.iter().map(tensor_value).collect()));
+        report.result.insert("buffers", Value::List(buffers.iter().map(buffer_value).collect()));
         report.result.insert("products", Value::List(products.iter().map(product_value).collect()));
         report.result.insert("peak_bytes", levers.now);
         report.result.insert("budget_bytes", budget);
@@ -125,6 +141,11 @@ impl Request<'_> {
         });
         report.result.insert("levers", Value::List(each.collect()));
         report.warnings.extend(model.step_warnings(options));
+        report.derivations.extend(found.first().map(|tensor| {
+            let mut sum = Sum::default();
+            sum.add(format!("{} ({})", tensor.shape_words(), tensor.place()), u128::from(tensor.bytes));
+            sum.derive("requested", "traced-bytes", Bytes(tensor.bytes))
+        }));
         report.assumptions = model.assumptions();
         report.assumptions.extend(crate::flops::step_assumptions(options));
         report.assumptions.extend(ledger::assumptions(request));
@@ -252,8 +273,12 @@ impl Request<'_> {
     }
 }
 
-fn headline(size: &Printed, found: &[Tensor]) -> Report {
+fn headline(size: &Printed, found: &[Tensor], buffers: &[Buffer]) -> Report {
     let Some(first) = found.first() else {
+        if let Some(buffer) = buffers.first() {
+            return Report::new("explain-oom", phrase![size.text.as_str(), " may be ", buffer.words()])
+                .qualified(phrase!["no single tensor of this step has it"]);
+        }
         let mut report = Report::new("explain-oom", phrase!["no tensor of this step has ", size.text.as_str()])
             .qualified(phrase!["another batch, sequence or implementation: see the tokens below"]);
         report.verdict = Verdict::No;
@@ -402,6 +427,16 @@ fn tensor_value(tensor: &Tensor) -> Value {
         .with("exact", tensor.fit == Fit::Exact)
         .with("count", tensor.count)
         .with("live_bytes_before", tensor.live_before)
+}
+
+fn buffer_value(buffer: &Buffer) -> Value {
+    Value::map()
+        .with("what", buffer.what)
+        .with("elements", buffer.elements)
+        .with("element_bytes", buffer.element)
+        .with("devices", buffer.devices)
+        .with("bytes", buffer.bytes())
+        .with("exact", buffer.fit == Fit::Exact)
 }
 
 fn product_value(product: &Product) -> Value {
