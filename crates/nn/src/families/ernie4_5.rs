@@ -86,6 +86,7 @@ pub(super) fn read_moe(r: &mut Reader<'_>) -> ModelSpec {
     let is_dense = |i: u64| i < first || i > end || !(i + 1).is_multiple_of(interval);
     let layers = mixed(s.l, dense, &Rc::new(sparse), is_dense);
     let mut spec = decoder(r, &base.s, layers, base.norm, base.tied);
+    spec.head.bias = base.bias;
     router_extras(r, &mut spec.not_modelled);
     spec
 }
