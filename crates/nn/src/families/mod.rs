@@ -39,6 +39,7 @@ mod llama;
 mod llama4;
 mod mimo_v2;
 mod minicpm3;
+mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod mpt;
@@ -78,6 +79,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("bloom", bloom::read),
     ("codegen", codegen::read),
     ("cohere", cohere::read),
+    ("cohere2", cohere::read_cohere2),
     ("cwm", cwm::read),
     ("dbrx", dbrx::read),
     ("deepseek_v2", deepseek::read_v2),
@@ -118,6 +120,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("llama4_text", llama4::read),
     ("mimo_v2_flash", mimo_v2::read),
     ("minicpm3", minicpm3::read),
+    ("minimax_m2", minimax_m2::read),
     ("ministral", mistral::read_ministral),
     ("ministral3", mistral::read_ministral3),
     ("mistral", mistral::read),
