@@ -69,3 +69,45 @@ fn small_variants_match() {
     }
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Every family on the small config that `nn/tests/data/tiny` has of it, 2 sequences of 16 tokens: parameters, those that
+/// are trained, FLOP of forward and of both passes as transformers' own model runs them.
+#[test]
+fn tiny_models_have_the_counts_of_the_reference() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let table = fs::read_to_string(root.join("tests/truth/tiny.csv")).unwrap();
+    let mut wrong = Vec::new();
+    for row in table.lines().skip(1) {
+        let cells: Vec<&str> = row.split(',').collect();
+        let file = format!("{}.json", cells[0]);
+        let bytes = fs::read(root.join("../nn/tests/data/tiny").join(&file)).unwrap();
+        let (config, problems) = Config::parse(&file, &bytes);
+        let config = config.unwrap_or_else(|| panic!("{problems}"));
+        let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let options = StepOptions {
+            batch: cells[1].parse().unwrap(),
+            seq_len: cells[2].parse().unwrap(),
+            profile: cells[3].parse::<Profile>().unwrap(),
+            precision: Precision::Fp32,
+            optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
+            recompute: Recompute::None,
+            grad_accum_steps: 1,
+            autocast: CastLists::Cpu,
+            steps: 1,
+            warm: false,
+            dropout: false,
+            until: Until::Backward,
+        };
+        let traced = step::trace(&loaded.spec, &options).unwrap();
+        let params: u64 = traced.params.iter().map(|p| p.elements).sum();
+        let trained: u64 = traced.params.iter().filter(|p| p.trainable).map(|p| p.elements).sum();
+        let flop = |phase: Phase| traced.trace.cost(|e| e.phase == phase).matmul_dense;
+        let (forward, backward) = (flop(Phase::Forward), flop(Phase::Backward));
+        let got = format!("{params},{trained},{forward},{}", forward + backward);
+        let want = cells[4..].join(",");
+        if got != want {
+            wrong.push(format!("{}: {got}, reference {want}", cells[..4].join(" ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}
