@@ -26,6 +26,8 @@ pub struct Product {
     pub tokens: u64,
     /// Sequences and their length, where both are known.
     pub batch: Option<(u64, u64)>,
+    /// Heads, where each has a square of scores.
+    pub heads: Option<u64>,
     /// Whether the product is the printed size to the byte.
     pub exact: bool,
 }
@@ -40,9 +42,12 @@ impl Product {
     pub fn words(&self) -> String {
         let (width, element) = (group_digits(u128::from(self.width)), self.element);
         let tokens = |n: u64| group_digits(u128::from(n));
-        match self.batch {
-            Some((batch, seq)) => format!("{} × {} × {width} × {element} B", tokens(batch), tokens(seq)),
-            None => format!("{} × {width} × {element} B", tokens(self.tokens)),
+        match (self.batch, self.heads) {
+            (Some((batch, seq)), Some(heads)) => {
+                format!("{} × {heads} × {} × {} × {element} B", tokens(batch), tokens(seq), tokens(seq))
+            }
+            (Some((batch, seq)), None) => format!("{} × {} × {width} × {element} B", tokens(batch), tokens(seq)),
+            (None, _) => format!("{} × {width} × {element} B", tokens(self.tokens)),
         }
     }
 
@@ -105,6 +110,7 @@ pub fn tokens(spec: &ModelSpec, options: &StepOptions, size: &Printed, segments:
                 element,
                 tokens,
                 batch: split(tokens, options, spec.max_positions),
+                heads: None,
                 exact,
             });
         }
@@ -117,14 +123,19 @@ pub fn tokens(spec: &ModelSpec, options: &StepOptions, size: &Printed, segments:
     };
     // Of other widths there are many, so only numbers that people choose are told from chance.
     let chosen = |p: &Product| p.tokens >> p.roundness() <= MOST_ODD || p.what.ends_with("logits");
-    out.retain(|p| p.roundness() >= ROUND && (p.exact || chosen(p)) || shifted(p));
-    rank(&mut out);
+    out.retain(|p| p.roundness() >= ROUND && chosen(p) || shifted(p));
+    let here = |p: &Product| {
+        let of = |len: u64| p.tokens == options.batch.saturating_mul(len);
+        of(options.seq_len) || of(options.seq_len.saturating_sub(1))
+    };
+    rank(&mut out, here);
     out
 }
 
-/// Exact before rounded, round before odd, then in the order of the list: of equals the logits are the likeliest.
-fn rank(products: &mut Vec<Product>) {
-    products.sort_by_key(|p| (!p.exact, Reverse(p.roundness().min(10))));
+/// The tokens of the step first, exact before rounded, round before odd, then in the order of the list: of equals the
+/// logits are the likeliest.
+fn rank(products: &mut Vec<Product>, here: impl Fn(&Product) -> bool) {
+    products.sort_by_key(|p| (!here(p), !p.exact, Reverse(p.roundness().min(10))));
     products.truncate(MOST);
 }
 
@@ -166,6 +177,7 @@ fn scores(spec: &ModelSpec, size: &Printed, segments: bool) -> Vec<Product> {
                 element,
                 tokens: batch * s,
                 batch: Some((batch, s)),
+                heads: Some(heads),
                 exact: bytes == u128::from(size.bytes),
             });
         }
@@ -195,11 +207,11 @@ pub fn guesses(size: &Printed, segments: bool) -> Vec<Product> {
             let Some((tokens, exact)) = tokens_of(size, segments, width * element) else { continue };
             let width_name = format!("{} ({name})", group_digits(u128::from(width)));
             let what = format!("{dtype} logits");
-            out.push(Product { what, width_name, width, element, tokens, batch: None, exact });
+            out.push(Product { what, width_name, width, element, tokens, batch: None, heads: None, exact });
         }
     }
     out.retain(|p| p.roundness() >= 7);
-    rank(&mut out);
+    rank(&mut out, |_| false);
     out
 }
 

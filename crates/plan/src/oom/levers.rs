@@ -134,7 +134,8 @@ pub fn levers(spec: &ModelSpec, request: &Request<'_>, budget: Option<u64>) -> R
         effect: "states and update on the host: slow".to_owned(),
         peak: offloaded,
     });
-    each.retain(|lever| lever.peak < now);
+    // Less than a thousandth is no lever.
+    each.retain(|lever| lever.peak < now - now / 1000);
     let mut out = Levers { now, each, together: None };
     if let Some(budget) = budget.filter(|budget| now > *budget && out.enough(*budget).is_none()) {
         out.together = together(spec, options, sharding, budget, now)?;

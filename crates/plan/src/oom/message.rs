@@ -147,6 +147,21 @@ impl Message {
 
     /// The older messages give the sum, the newer ones what is not live: each from the other.
     fn complete(&mut self) {
+        self.complete_reserved();
+        // In a container the driver knows this process under another number, so that the message lists it as a stranger.
+        let Some(reserved) = self.reserved.as_ref().map(|size| size.high) else { return };
+        let (Some(capacity), Some(free), None) = (&self.capacity, &self.free, &self.process) else { return };
+        let used = capacity.high.saturating_sub(free.low);
+        let listed: u64 = self.others.iter().fold(0, |all, size| all.saturating_add(size.low));
+        if listed.saturating_add(reserved) > used {
+            let least = reserved - reserved / 100;
+            let own = self.others.iter().enumerate().filter(|(_, size)| size.high >= least);
+            let own = own.min_by_key(|(_, size)| size.bytes).map(|(at, _)| at);
+            self.process = own.map(|at| self.others.remove(at));
+        }
+    }
+
+    fn complete_reserved(&mut self) {
         let Some(allocated) = &self.allocated else { return };
         let computed = |low: u64, bytes: u64, high: u64| Printed { bytes, low, high, text: String::new() };
         match (&self.reserved, &self.unallocated) {
@@ -294,6 +309,18 @@ mod tests {
         for bare in ["786.00 MiB", "Tried to allocate 786MiB", "allocate: 786.00 MiB"] {
             assert_eq!(Message::read(bare).unwrap().request.bytes, 786 << 20, "{bare}");
         }
+    }
+
+    /// As it is printed in a container: the only process that is listed is this one.
+    #[test]
+    fn a_process_with_another_number() {
+        let message = Message::read(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1002.00 MiB. GPU 0 has a total capacity of 79.15 GiB of \
+             which 633.00 MiB is free. Process 4711 has 78.53 GiB memory in use. Of the allocated memory 75.94 GiB is allocated by \
+             PyTorch, and 1.87 GiB is reserved by PyTorch but unallocated.",
+        )
+        .unwrap();
+        assert_eq!((text(message.process.as_ref()), message.others.len()), ("78.53 GiB", 0));
     }
 
     /// One message a rank: the first is read, the others are counted.

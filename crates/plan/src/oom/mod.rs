@@ -123,9 +123,16 @@ impl Request<'_> {
         if !levers.each.is_empty() {
             report.blocks.push(lever_table(&levers, budget).into());
         }
-        report.notes.extend(advice(&levers, budget));
-        report.warnings.extend(self.differs(&found));
         self.remarks(&mut report);
+        report.notes.extend(advice(&levers, budget));
+        if report.result.get("fragmentation_holds_the_request") == Some(&Value::Bool(true))
+            && budget.is_some_and(|budget| levers.now > budget)
+        {
+            report
+                .notes
+                .push(phrase!["expandable segments alone let this tensor in, and the step fails at a later one"]);
+        }
+        report.warnings.extend(self.differs(&found));
         report.inputs = ledger::inputs(model, request).with("message", report.inputs.clone());
         report.result.insert("tensors", Value::List(found.iter().map(tensor_value).collect()));
         report.result.insert("buffers", Value::List(buffers.iter().map(buffer_value).collect()));
