@@ -1,4 +1,4 @@
-//! Real training on this machine: token data, checkpoints, the training loop, benchmarks, memory probes.
+//! Real training on this machine: token data, checkpoints, files of weights, the training loop, benchmarks, memory probes.
 //!
 //! All that needs a clock, files or the operating system is here. No cost is defined here.
 
@@ -11,3 +11,4 @@ pub mod probe;
 pub mod reconcile;
 pub mod run;
 pub mod sample;
+pub mod weights_file;

@@ -68,6 +68,11 @@ pub use tensors::{NamedTensor, model_tensors};
 pub use verify::verify;
 pub use weights::Weights;
 
+pub(crate) use naming::{Names, is_derived};
+pub(crate) use problem::{place, unreadable};
+pub(crate) use saved::read_small;
+pub(crate) use tensors::from_safetensors;
+
 /// Everything a checkpoint holds.
 #[derive(Clone, Debug)]
 pub struct Snapshot {

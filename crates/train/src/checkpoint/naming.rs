@@ -30,7 +30,7 @@ pub(crate) fn named<'a>(weights: &'a Weights, model: &Model) -> Result<Named<'a>
     let mut problems = Diagnostics::new();
     for (file, stored) in weights.tensors() {
         let name = names.canonical(&stored.name);
-        if !names.knows(&name) && is_derived(stored) {
+        if !names.knows(&name) && is_derived(&stored.name, &stored.shape) {
             out.ignored.push(stored.name.clone());
             continue;
         }
@@ -58,13 +58,15 @@ pub(crate) fn named<'a>(weights: &'a Weights, model: &Model) -> Result<Named<'a>
 }
 
 /// The names of a model.
-struct Names<'a> {
-    body: String,
+pub(crate) struct Names<'a> {
+    /// Prefix of everything but the head, with its dot.
+    pub body: String,
     known: Vec<&'a str>,
 }
 
 impl<'a> Names<'a> {
-    fn of(model: &'a Model) -> Self {
+    /// Of parameters, of tensors tied to them and of buffers.
+    pub fn of(model: &'a Model) -> Self {
         let params = model.params().iter().flat_map(|p| std::iter::once(&p.name).chain(&p.tied));
         let buffers = model.buffers().iter().map(|(name, _)| name);
         let mut known: Vec<&str> = params.chain(buffers).map(String::as_str).collect();
@@ -72,12 +74,13 @@ impl<'a> Names<'a> {
         Self { body: format!("{}.", model.spec().names.body), known }
     }
 
-    fn knows(&self, name: &str) -> bool {
+    /// Whether a tensor of the model has this name.
+    pub fn knows(&self, name: &str) -> bool {
         self.known.binary_search(&name).is_ok()
     }
 
     /// The name with the prefix of the body, if the model knows it so and not as it is.
-    fn canonical(&self, stored: &str) -> String {
+    pub fn canonical(&self, stored: &str) -> String {
         let prefixed = format!("{}{stored}", self.body);
         if !self.knows(stored) && self.knows(&prefixed) { prefixed } else { stored.to_owned() }
     }
@@ -85,9 +88,9 @@ impl<'a> Names<'a> {
 
 /// Whether a tensor is a buffer that older releases stored though it follows from the config: a causal mask, its fill
 /// value, frequencies of a rotation. By name and shape, because a name alone may be that of a parameter elsewhere.
-fn is_derived(stored: &StoredTensor) -> bool {
-    let last_two: Vec<&str> = stored.name.rsplitn(3, '.').take(2).collect();
-    match (last_two.as_slice(), stored.shape.as_slice()) {
+pub(crate) fn is_derived(name: &str, shape: &[u64]) -> bool {
+    let last_two: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
+    match (last_two.as_slice(), shape) {
         (["bias", "attn" | "attention"], [1, 1, rows, columns]) => rows == columns,
         (["masked_bias", "attn" | "attention"], [] | [1]) | (["inv_freq", "rotary_emb"], [_]) => true,
         _ => false,

@@ -4,18 +4,14 @@
 //! that somebody cuts short while it is mapped kills the process, where a read gives an error.
 
 use super::problem::{place, unreadable};
-use super::tensors::from_safetensors;
+use crate::weights_file::{Encoding, Entry, safetensors, spelling};
 use crc32fast::Hasher;
-use safetensors::tensor::{Dtype, Metadata};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use tensor::{DType, Tensor};
 use units::Diagnostic;
-
-/// Largest header that is read, as in the format's own library.
-const MAX_HEADER: u64 = 100_000_000;
 
 /// Bytes read at once: hashed while they are in the cache.
 const CHUNK: usize = 1 << 20;
@@ -62,36 +58,17 @@ impl TensorFile {
             return Err(Diagnostic::error("T0604", "not a file").at(place(path)));
         }
         let bytes = about.len();
-        let mut prefix = [0; 8];
-        if bytes < 8 {
-            return Err(invalid(path, format!("{bytes} bytes are too few: the length of the header alone takes 8")));
-        }
-        file.read_exact(&mut prefix).map_err(unreadable)?;
-        let length = u64::from_le_bytes(prefix);
-        if length > MAX_HEADER || length > bytes - 8 {
-            return Err(invalid(path, format!("it says its header has {length} bytes; the file has {bytes}")));
-        }
-        let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(unreadable)?;
-        let text = std::str::from_utf8(&header).map_err(|_| invalid(path, "its header is not text"))?;
-        let metadata: Metadata =
-            serde_json::from_str(text).map_err(|error| invalid(path, format!("its header is wrong: {error}")))?;
-        let data = metadata.data_len() as u64;
-        let header_bytes = 8 + length;
-        if data != bytes - header_bytes {
-            let (held, what) =
-                (bytes - header_bytes, if data > bytes - header_bytes { "cut short" } else { "too long" });
-            return Err(invalid(
-                path,
-                format!("it is {what}: its header names {data} bytes of tensors, {held} are there"),
-            ));
-        }
-        let mut whole = Hasher::new();
-        whole.update(&prefix);
-        whole.update(&header);
-        let tensors = stored(&metadata);
-        let metadata = metadata.metadata().clone().unwrap_or_default().into_iter().collect();
-        Ok(Self { path: path.to_owned(), file, bytes, header_bytes, header: whole, tensors, metadata })
+        let text = safetensors::text(path, &mut file, bytes)?;
+        let first = |problems: Vec<Diagnostic>| {
+            let first = problems.into_iter().next();
+            first.unwrap_or_else(|| Diagnostic::error("T0610", "not a whole safetensors file").at(place(path)))
+        };
+        let read = safetensors::parse(path, &text, bytes).map_err(first)?;
+        let mut header = Hasher::new();
+        header.update(&text);
+        let tensors = read.tensors.into_iter().map(stored).collect();
+        let (header_bytes, metadata) = (read.header_bytes, read.about);
+        Ok(Self { path: path.to_owned(), file, bytes, header_bytes, header, tensors, metadata })
     }
 
     /// Where it is.
@@ -189,26 +166,11 @@ impl TensorFile {
     }
 }
 
-fn stored(metadata: &Metadata) -> Vec<StoredTensor> {
-    let one = |(name, info): (String, &safetensors::tensor::TensorInfo)| StoredTensor {
-        name,
-        stored_as: spelling(info.dtype),
-        dtype: from_safetensors(info.dtype),
-        shape: info.shape.iter().map(|&size| size as u64).collect(),
-        offset: info.data_offsets.0 as u64,
-        bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
+fn stored(entry: Entry) -> StoredTensor {
+    let stored_as = match entry.encoding {
+        Encoding::Plain(dtype) => spelling(dtype),
+        Encoding::Ggml(_) => entry.encoding.name(),
     };
-    let mut all: Vec<StoredTensor> = metadata.tensors().into_iter().map(one).collect();
-    all.sort_by(|a, b| (a.offset, a.bytes, &a.name).cmp(&(b.offset, b.bytes, &b.name)));
-    all
-}
-
-/// The dtype as the format spells it.
-fn spelling(dtype: Dtype) -> String {
-    serde_json::to_value(dtype).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-fn invalid(path: &Path, why: impl Into<String>) -> Diagnostic {
-    let problem = Diagnostic::error("T0610", format!("not a whole safetensors file: {}", why.into()));
-    problem.at(place(path)).help("take it again from where it came from")
+    let (dtype, Entry { name, shape, offset, bytes, .. }) = (entry.encoding.dtype(), entry);
+    StoredTensor { name, stored_as, dtype, shape, offset, bytes }
 }

@@ -295,12 +295,16 @@ pub(crate) fn foreign(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         (b"\x7FELF", "a program", ""),
         (b"%PDF-", "a PDF document", "pdftotext makes a text of it"),
     ];
-    // Eight bytes of length, then a JSON object.
-    let length = u64_at(bytes, 0).unwrap_or_default();
-    if bytes.get(8) == Some(&b'{') && length > 1 && length < bytes.len() as u64 {
+    if is_safetensors(bytes, bytes.len() as u64) {
         return Some(("a safetensors file", ""));
     }
     KNOWN.into_iter().find(|(magic, ..)| bytes.starts_with(magic)).map(|(_, what, help)| (what, help))
+}
+
+/// Whether a file of `file_bytes` that begins with `bytes` seems to be safetensors: eight bytes of length, then a JSON object.
+pub(crate) fn is_safetensors(bytes: &[u8], file_bytes: u64) -> bool {
+    let length = u64_at(bytes, 0).unwrap_or_default();
+    bytes.get(8) == Some(&b'{') && length > 1 && length < file_bytes
 }
 
 /// The width that the first ids seem to have, if one of the two makes more sense.

@@ -22,7 +22,7 @@
 mod batch;
 mod builtin;
 mod error;
-mod format;
+pub(crate) mod format;
 mod id_type;
 mod inspect;
 mod map;

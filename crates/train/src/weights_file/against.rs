@@ -1,0 +1,171 @@
+//! Stored weights against the parameters that a config makes.
+
+use super::entry::{Format, Header};
+use super::group::Group;
+use super::packed::Weight;
+use crate::checkpoint::{Names, is_derived};
+use nn::Model;
+use std::collections::BTreeMap;
+
+/// A parameter or tensor that has no counterpart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lone {
+    /// Its name.
+    pub name: String,
+    /// Its elements, if they can be counted.
+    pub elements: u64,
+    /// Bytes stored; 0 for what is missing.
+    pub bytes: u64,
+}
+
+/// What differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Against {
+    /// Parameters the config makes.
+    pub predicted: u64,
+    /// Parameters stored, each tied tensor once, without what follows from the config.
+    pub stored: u64,
+    /// Whether names could be compared; else only totals are.
+    pub by_name: bool,
+    /// Parameters of the config that are not stored.
+    pub missing: Vec<Lone>,
+    /// Stored tensors that the config has no parameter for.
+    pub extra: Vec<Lone>,
+    /// Name, stored shape and shape of the config.
+    pub shapes: Vec<(String, String, String)>,
+    /// Where other names have as many elements: the prefix, and the elements.
+    pub renamed: Vec<(String, u64)>,
+    /// Tied tensors that are stored twice: name, other name, bytes of the second.
+    pub twice: Vec<(String, String, u64)>,
+    /// Stored tensors that follow from the config, and their bytes.
+    pub derived: Vec<Lone>,
+    /// Parameters the config makes, by part.
+    pub groups: BTreeMap<Group, u64>,
+}
+
+impl Against {
+    /// Whether everything is there, once, and nothing else.
+    pub fn agrees(&self) -> bool {
+        self.missing.is_empty() && self.extra.is_empty() && self.shapes.is_empty() && self.predicted == self.stored
+    }
+
+    /// Compares.
+    pub fn of(files: &[Header], weights: &[Weight], model: &Model) -> Self {
+        let predicted = model.params().iter().map(|param| param.tensor.elements()).sum();
+        let mut groups: BTreeMap<Group, u64> = BTreeMap::new();
+        for param in model.params() {
+            *groups.entry(Group::of(&param.name)).or_default() += param.tensor.elements();
+        }
+        let mut out = Self { predicted, groups, ..Self::default() };
+        if files.iter().any(|file| file.format == Format::Gguf) {
+            out.totals(weights, model);
+        } else {
+            out.names(weights, model);
+        }
+        out
+    }
+
+    /// llama.cpp has names of its own: totals are compared.
+    fn totals(&mut self, weights: &[Weight], model: &Model) {
+        let tied = model.params().iter().find(|param| !param.tied.is_empty());
+        for weight in weights {
+            let (elements, bytes) = (weight.elements.unwrap_or(0), weight.bytes + weight.constants);
+            if weight.name.starts_with("rope_f") {
+                self.derived.push(Lone { name: weight.name.clone(), elements, bytes });
+            } else if let (Some(_), "output.weight") = (tied, weight.name.as_str()) {
+                self.twice.push(("token_embd.weight".to_owned(), weight.name.clone(), bytes));
+            } else {
+                self.stored += elements;
+            }
+        }
+    }
+
+    fn names(&mut self, weights: &[Weight], model: &Model) {
+        self.by_name = true;
+        let names = Names::of(model);
+        let mut stored: BTreeMap<String, &Weight> = BTreeMap::new();
+        let mut extra: Vec<&Weight> = Vec::new();
+        for weight in weights {
+            let name = names.canonical(&weight.name);
+            let shape = weight.shape.as_deref().unwrap_or_default();
+            if !names.knows(&name) && weight.packing.is_none() && is_derived(&weight.name, shape) {
+                self.derived.push(lone(weight));
+            } else if names.knows(&name) {
+                if let Some(other) = stored.insert(name, weight) {
+                    self.twice.push((other.name.clone(), weight.name.clone(), weight.bytes + weight.constants));
+                }
+            } else {
+                extra.push(weight);
+            }
+        }
+        let mut missing: Vec<Lone> = Vec::new();
+        for param in model.params() {
+            let own = stored.remove(&param.name);
+            let tied: Vec<&Weight> = param.tied.iter().filter_map(|alias| stored.remove(alias)).collect();
+            let mut present = own.into_iter().chain(tied);
+            let Some(first) = present.next() else {
+                missing.push(Lone { name: param.name.clone(), elements: param.tensor.elements(), bytes: 0 });
+                continue;
+            };
+            for second in present {
+                self.twice.push((first.name.clone(), second.name.clone(), second.bytes + second.constants));
+            }
+            self.stored += first.elements.unwrap_or(param.tensor.elements());
+            let (here, there) = (param.tensor.shape(), first.shape.as_deref());
+            // Packed weights may have lost their shape and not their number.
+            let equal = match (there, first.elements) {
+                (Some(shape), _) => shape == here,
+                (None, Some(elements)) => elements == param.tensor.elements(),
+                (None, None) => true,
+            };
+            if !equal {
+                let said =
+                    there.map_or_else(|| format!("{} elements", first.elements.unwrap_or(0)), |s| format!("{s:?}"));
+                self.shapes.push((first.name.clone(), said, format!("{here:?}")));
+            }
+        }
+        // What is left of known names are buffers: they are no parameters.
+        for weight in &extra {
+            self.stored += weight.elements.unwrap_or(0);
+        }
+        self.regroup(&names.body, &missing, &extra.into_iter().map(lone).collect::<Vec<_>>());
+    }
+
+    /// Takes out of what is missing and extra the blocks where both have as many elements: other programs name and cut
+    /// the same weights in another way, such as one matrix for each expert where the model has one for all.
+    fn regroup(&mut self, body: &str, missing: &[Lone], extra: &[Lone]) {
+        let block = |name: &str| block(name.strip_prefix(body).unwrap_or(name));
+        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for lone in missing {
+            let sum = sums.entry(block(&lone.name)).or_default();
+            sum.0 = sum.0.saturating_add(lone.elements);
+        }
+        for lone in extra {
+            let sum = sums.entry(block(&lone.name)).or_default();
+            sum.1 = sum.1.saturating_add(lone.elements);
+        }
+        let equal = |name: &str| sums.get(&block(name)).is_some_and(|(one, other)| one == other);
+        self.missing = missing.iter().filter(|lone| !equal(&lone.name)).cloned().collect();
+        self.extra = extra.iter().filter(|lone| !equal(&lone.name)).cloned().collect();
+        self.renamed =
+            sums.iter().filter(|(_, (one, other))| one == other).map(|(key, sum)| (key.clone(), sum.0)).collect();
+    }
+}
+
+fn lone(weight: &Weight) -> Lone {
+    let bytes = weight.bytes + weight.constants;
+    Lone { name: weight.name.clone(), elements: weight.elements.unwrap_or(0), bytes }
+}
+
+/// The block a tensor is in: its name up to the first number; the whole name outside of blocks.
+fn block(name: &str) -> String {
+    let mut out = String::new();
+    for part in name.split('.') {
+        out.push_str(part);
+        if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
+            break;
+        }
+        out.push('.');
+    }
+    out
+}
