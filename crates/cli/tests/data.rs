@@ -101,3 +101,43 @@ fn a_run_on_tokens_of_another_vocabulary_says_which_token() {
     assert_eq!(code, Some(2));
     assert!(err.contains("= try: --ids u16 (the first ids look like it)"), "{err}");
 }
+
+#[test]
+fn weights_are_inspected_by_their_headers() {
+    let folder = folder();
+    let at = folder.path();
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/tests/reference/models");
+    let llama = models.join("llama").display().to_string();
+    let (code, out, err) = run(at, &["inspect", &llama]);
+    assert_eq!((code, &*err), (Some(0), ""));
+    for part in ["parameters of the config", "the same number", "attention", "with gradients and AdamW"] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+    let index = format!("{llama}/model.safetensors.index.json");
+    let (code, out, _) = run(at, &["inspect", &index, "--json"]);
+    assert_eq!(code, Some(0));
+    for part in ["\"schema\": \"napkin.weights/1\"", "\"agrees\": true", "\"compared_by\": \"name\""] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+    // Of another model: the answer is no.
+    let (code, out, _) = run(at, &["inspect", &llama, "gpt2"]);
+    assert_eq!(code, Some(1), "{out}");
+    let (code, _, err) = run(at, &["inspect", &llama, "no-such-model"]);
+    assert_eq!(code, Some(2), "{err}");
+    // A config that cannot be read costs the comparison, not the answer.
+    let weights = models.join("gpt2/model.safetensors");
+    fs::copy(&weights, at.join("model.safetensors")).expect("a copy");
+    fs::write(at.join("config.json"), r#"{"model_type": "nothing-known"}"#).expect("a file");
+    let (code, out, _) = run(at, &["inspect", "model.safetensors"]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("what is stored is not compared with the config"), "{out}");
+    // Cut short: the place and the reason.
+    let whole = fs::read(&weights).expect("the file");
+    fs::write(at.join("model.safetensors"), &whole[..whole.len() - 1]).expect("a file");
+    let (code, out, err) = run(at, &["inspect", "model.safetensors"]);
+    assert_eq!((code, &*out), (Some(2), ""));
+    assert!(err.contains("error[T0610]: cut short"), "{err}");
+    // Ids may begin like weights by chance: whoever names their type has ids.
+    let (code, ..) = run(at, &["inspect", "model.safetensors", "--ids", "u16", "--vocab", "65536"]);
+    assert_ne!(code, Some(101));
+}
