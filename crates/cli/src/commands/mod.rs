@@ -76,7 +76,7 @@ pub enum Command {
     Hw(hw::Hw),
     /// Texts to a file of token ids
     Tokenize(tokenize::Tokenize),
-    /// What is in a file of token ids, and what is wrong with it
+    /// What is in a file of token ids or in files of weights, and what is wrong with it
     Inspect(inspect::Inspect),
     /// A formula with its values and source
     Explain(explain::Explain),

@@ -295,8 +295,10 @@ fn first_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Phrase {
 }
 
 fn compared(report: &mut Report, against: &Against, model: &str) {
-    let mut rows = vec![KeyValue::new("parameters of the config", Params(against.predicted)).note(phrase![model])];
-    let stored = KeyValue::new("stored", Params(against.stored));
+    let mut rows = vec![
+        KeyValue::new("parameters of the config", Cell::Exact(u128::from(against.predicted))).note(phrase![model]),
+    ];
+    let stored = KeyValue::new("stored", Cell::Exact(u128::from(against.stored)));
     rows.push(match i128::from(against.stored) - i128::from(against.predicted) {
         0 => stored.note("the same number"),
         more if more > 0 => stored.note(phrase![more.unsigned_abs(), " more"]),
