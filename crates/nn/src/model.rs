@@ -76,6 +76,11 @@ impl Model {
             let _scope = runtime.scope("rotary_emb");
             b.buffer("embed_positions", &[count, rotary.dim], dtype)?;
         }
+        for buffer in &spec.buffers {
+            for _ in 0..buffer.count {
+                b.buffer(buffer.name, &buffer.shape, buffer.dtype.unwrap_or(dtype))?;
+            }
+        }
         drop(body);
 
         let _scope = runtime.scope(spec.names.head);

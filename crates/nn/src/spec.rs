@@ -7,6 +7,7 @@ mod moe;
 
 pub use moe::{Correction, ExpertGate, ExpertGroups, ExpertLayout, MoeSpec, RouterSpec, Scores, SharedSpec};
 use std::rc::Rc;
+use tensor::DType;
 
 /// A decoder-only language model.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +32,23 @@ pub struct ModelSpec {
     pub max_positions: Option<u64>,
     /// Whether the reference implementation has a fused-attention path for this family.
     pub has_sdpa: bool,
+    /// Tables the reference keeps and no step changes.
+    pub buffers: Vec<BufferSpec>,
     /// Parts of the config that are known and not modelled, each bounded in words. Printed with every answer.
     pub not_modelled: Vec<String>,
+}
+
+/// A table that is no parameter and no state, such as a mask of all positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BufferSpec {
+    /// Name in the body.
+    pub name: &'static str,
+    /// Shape of one.
+    pub shape: Vec<u64>,
+    /// dtype; `None`: that of the parameters.
+    pub dtype: Option<DType>,
+    /// How many there are: one, or one for every layer.
+    pub count: u64,
 }
 
 /// Module names of a family.
@@ -292,6 +308,12 @@ pub struct AttentionSpec {
     pub clip_qkv: Option<f64>,
     /// Whether scores are computed in f32 whatever the precision (GPT-Neo, GPT-J).
     pub f32_scores: bool,
+    /// Whether the reference takes the softmax in the dtype of the scores instead of f32 (`BioGPT`, Llama 4).
+    pub narrow_softmax: bool,
+    /// Whether the reference holds the masked scores from below, which keeps them (XGLM).
+    pub floored_scores: bool,
+    /// Whether the reference passes a mask to its fused attention where a causal flag would do (`BioGPT`).
+    pub always_masked: bool,
     /// Which steps the reference takes from projections to mixed values.
     pub steps: AttentionSteps,
     /// Dropout on the attention weights.

@@ -101,6 +101,10 @@ fn model(r: &mut Reader<'_>, s: &Sizes, keys: &Keys, norm: NormSpec, steps: Atte
     let mut attention = attention(s, true, true);
     attention.out = LinearSpec::new("out_proj", true);
     attention.steps = steps;
+    attention.narrow_softmax = true;
+    // One makes a mask of ones where none is given; the other holds masked scores from below.
+    attention.always_masked = steps == AttentionSteps::Common;
+    attention.floored_scores = steps == AttentionSteps::ScaledQueries;
     attention.dropout = r.float_or(keys.attention_dropout, 0.1, FAMILY);
     let form = BlockForm::Sequential { n1: named("self_attn_layer_norm", &norm), n2: named("final_layer_norm", &norm) };
     let mut layer = block(attention, plain_mlp(f, act, "fc1", "fc2", true), form);

@@ -3,8 +3,8 @@
 use super::common::{FAMILY, FREE, activation, attention, block, decoder, equal, gpt_sizes, named, plain_mlp, rotary};
 use crate::config::{Part, Reader};
 use crate::spec::{
-    BlockForm, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, Projection, RotaryJoin,
-    RotarySpec,
+    AttentionSteps, BlockForm, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec,
+    Projection, RotaryJoin, RotarySpec,
 };
 
 /// Parts of the projection, each with its queries, values and keys.
@@ -38,6 +38,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         Projection::Fused { qkv: LinearSpec::new("qkv_proj", false), order: FusedOrder::Parts(PARTS) };
     attention.out = LinearSpec::new("out_proj", false);
     attention.rotary = Some(RotarySpec { interleaved: true, join: RotaryJoin::Last, ..rotary(dim.min(s.d), 10_000.0) });
+    attention.steps = AttentionSteps::GptJ;
     attention.dropout = r.float_or("attn_pdrop", 0.0, FAMILY);
     let form = BlockForm::Parallel { n1: named("ln_1", &norm), n2: None };
     let mut layer = block(attention, plain_mlp(f, act, "fc_in", "fc_out", true), form);

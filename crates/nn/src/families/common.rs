@@ -262,6 +262,9 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         sinks: false,
         clip_qkv: None,
         f32_scores: false,
+        narrow_softmax: false,
+        floored_scores: false,
+        always_masked: false,
         steps: AttentionSteps::Common,
         dropout: 0.0,
         spare_mask: false,
@@ -325,6 +328,7 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: 
         names: ModelNames::default(),
         max_positions: r.opt_size("max_position_embeddings"),
         has_sdpa: true,
+        buffers: Vec::new(),
         not_modelled: Vec::new(),
     }
 }

@@ -86,6 +86,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         names: ModelNames { body: "transformer", embed: "wte", layers: "h", norm: "ln_f", ..ModelNames::default() },
         max_positions: Some(positions),
         has_sdpa: true,
+        buffers: Vec::new(),
         not_modelled: Vec::new(),
     }
 }

@@ -3,8 +3,10 @@
 use super::common::{FAMILY, FREE, activation, attention, block, decoder, equal, gpt_sizes, named, plain_mlp};
 use crate::config::Reader;
 use crate::spec::{
-    BlockForm, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable, Projection,
+    BlockForm, BufferSpec, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec,
+    PositionTable, Projection,
 };
+use tensor::DType;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut s = gpt_sizes(r);
@@ -42,5 +44,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     model.embedding.dropout = r.float_or("embd_pdrop", 0.1, FAMILY);
     model.names = ModelNames { body: "transformer", embed: "wte", layers: "h", norm: "ln_f", ..ModelNames::default() };
     model.max_positions = Some(positions);
+    let mask = BufferSpec { name: "bias", shape: vec![positions, positions], dtype: Some(DType::Bool), count: 1 };
+    model.buffers = vec![mask];
     model
 }

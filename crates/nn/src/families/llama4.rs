@@ -31,6 +31,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     r.known(&["layer_types", "attn_scale", "floor_scale", "for_llm_compressor"]);
 
     let mut plain = attention(&s, bias, bias);
+    plain.narrow_softmax = true;
     plain.dropout = r.float_or("attention_dropout", 0.0, "off");
     let mut roped = plain.clone();
     roped.rotary =

@@ -4,9 +4,10 @@ use super::common::{FAMILY, FREE, activation, attention, block, decoder, equal, 
 use super::gpt2::conv1d;
 use crate::config::Reader;
 use crate::spec::{
-    Activation, BlockForm, FusedOrder, LayerNames, MlpInput, MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec,
-    PositionTable, Projection,
+    Activation, BlockForm, BufferSpec, FusedOrder, LayerNames, MlpInput, MlpSpec, ModelNames, ModelSpec, NormKind,
+    NormSpec, PositionTable, Projection,
 };
+use tensor::DType;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = gpt_sizes(r);
@@ -27,6 +28,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut attention = attention(&s, true, true);
     attention.projection = Projection::Fused { qkv: conv1d("c_attn"), order: FusedOrder::Blocks };
     attention.out = conv1d("c_proj");
+    attention.narrow_softmax = true;
     attention.dropout = r.float_or("attn_pdrop", 0.1, FAMILY);
     let mlp = MlpSpec {
         intermediate_size: f,
@@ -52,9 +54,10 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     model.names = ModelNames { body: "transformer", embed: "tokens_embed", layers: "h", ..ModelNames::default() };
     model.max_positions = Some(positions);
     model.has_sdpa = false;
-    let masks = u128::from(positions) * u128::from(positions) * 4 * u128::from(s.l);
-    model.not_modelled.push(format!(
-        "a mask of {positions} x {positions} numbers in f32 that the reference keeps in every layer: {masks} bytes in all"
-    ));
+    // A mask of all positions in every layer, and the positions.
+    model.buffers = vec![
+        BufferSpec { name: "h.attn.bias", shape: vec![1, 1, positions, positions], dtype: None, count: s.l },
+        BufferSpec { name: "position_ids", shape: vec![positions], dtype: Some(DType::I64), count: 1 },
+    ];
     model
 }

@@ -92,6 +92,10 @@ impl Attention {
                 self.gptj(f, x, (q, k, v), &mut held)?
             }
             Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
+            Maps::Fused(qkv, FusedOrder::Parts(parts)) if f.profile.is_hf() => {
+                let (q, k, v) = self.parts(&qkv.forward(f, x)?, *parts)?;
+                self.turned_gptj(f, x, (q, k, v.transpose(1, 2)?), &mut held)?
+            }
             Maps::Fused(qkv, order) => {
                 let (q, k, v) = self.fused(f, qkv.forward(f, x)?, *order)?;
                 let heads = self.spec.qk_norm_place == QkNormPlace::Heads;
@@ -201,8 +205,12 @@ impl Attention {
     ) -> Result<Heads> {
         let spec = &self.spec;
         let project = |map: &Linear| map.forward(f, x)?.view(&[x.size(0), x.size(1), spec.heads, spec.head_dim]);
-        let (q, k, v) = (project(maps.0)?, project(maps.1)?, project(maps.2)?.transpose(1, 2)?);
-        let (q, k) = match &spec.rotary {
+        self.turned_gptj(f, x, (project(maps.0)?, project(maps.1)?, project(maps.2)?.transpose(1, 2)?), held)
+    }
+
+    /// Queries and keys `b s a d` turned as GPT-J does, then `b a s d`.
+    fn turned_gptj(&self, f: &Forward, x: &Tensor, (q, k, v): Heads, held: &mut Vec<Tensor>) -> Result<Heads> {
+        let (q, k) = match &self.spec.rotary {
             Some(rotary) => steps::turn_gptj(f, rotary, (q, k), x.dtype(), held)?,
             None => (q.transpose(1, 2)?, k.transpose(1, 2)?),
         };
@@ -232,12 +240,8 @@ impl Attention {
                 Ok((pick(0)?, pick(1)?, pick(2)?))
             }
             FusedOrder::Parts(parts) => {
-                let local = a * d / parts;
-                let cut = qkv.view(&[b, s, parts, 2 * local + a * dv / parts])?;
-                let take = |start: u64, len: u64, d: u64| -> Result<Tensor> {
-                    cut.narrow(3, start, len)?.reshape(&[b, s, a, d])?.transpose(1, 2)
-                };
-                Ok((take(0, local, d)?, take(2 * local, local, d)?, take(local, local, dv)?))
+                let (q, k, v) = self.parts(&qkv, parts)?;
+                Ok((q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?))
             }
             FusedOrder::PerGroup if f.profile.is_hf() => steps::falcon_heads(f, spec, &qkv),
             FusedOrder::PerGroup => {
@@ -250,6 +254,16 @@ impl Attention {
                 Ok((q, key, value))
             }
         }
+    }
+
+    /// Queries, keys and values out of a projection that lies in parts: `b s a d` each.
+    fn parts(&self, qkv: &Tensor, parts: u64) -> Result<Heads> {
+        let spec = &self.spec;
+        let (b, s, a, d, dv) = (qkv.size(0), qkv.size(1), spec.heads, spec.head_dim, spec.value_dim);
+        let (width, values) = (a * d / parts, a * dv / parts);
+        let cut = qkv.view(&[b, s, parts, 2 * width + values])?;
+        let take = |start: u64, len: u64, d: u64| cut.narrow(3, start, len)?.reshape(&[b, s, a, d]);
+        Ok((take(0, width, d)?, take(width + values, width, d)?, take(width, values, dv)?))
     }
 
     fn clip(&self, x: Tensor) -> Result<Tensor> {
@@ -418,7 +432,10 @@ impl Attention {
         let mut shifted = None;
         let mut weights = match &self.sinks {
             None => {
-                let wide = scores.to_dtype(DType::F32)?;
+                if spec.floored_scores {
+                    scores = scores.clamp(-1e30, f64::INFINITY)?;
+                }
+                let wide = if spec.narrow_softmax { scores.clone() } else { scores.to_dtype(DType::F32)? };
                 let weights = wide.softmax(-1)?;
                 drop(wide);
                 // The scores keep their name in the reference until the weights have the caller's dtype.

@@ -164,6 +164,6 @@ pub(super) fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor>
 
 /// Whether the reference passes a mask to its fused attention instead of the causal flag.
 pub fn needs_mask(f: &Forward, spec: &AttentionSpec) -> bool {
-    let always = matches!(spec.steps, AttentionSteps::Falcon { .. });
+    let always = spec.always_masked || matches!(spec.steps, AttentionSteps::Falcon { .. });
     always || spec.mask_window().is_some_and(|w| f.seq_len >= w)
 }

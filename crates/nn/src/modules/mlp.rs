@@ -125,10 +125,16 @@ fn xielu(x: &Tensor, above: &Tensor, below: &Tensor) -> Result<Tensor> {
     let below = below.softplus()?.add_scalar(Slopes::BETA)?;
     let rt = x.runtime();
     let positive = rt.no_grad(|| x.greater(&rt.zeros(&[], x.dtype())?))?;
-    let upper = above.mul(x)?.mul(x)?.add(&x.mul_scalar(Slopes::BETA)?)?;
+    let mut upper = above.mul(x)?;
+    upper = upper.mul(x)?;
+    upper = upper.add(&x.mul_scalar(Slopes::BETA)?)?;
     // Held below zero, where the exponential is not taken anyway, so that it cannot overflow.
-    let low = x.clamp(f64::NEG_INFINITY, -1e-6)?;
-    let lower = low.exp()?.add_scalar(-1.0)?.sub(x)?.mul(&below)?.add(&x.mul_scalar(Slopes::BETA)?)?;
+    let mut lower = x.clamp(f64::NEG_INFINITY, -1e-6)?;
+    lower = lower.exp()?;
+    lower = lower.add_scalar(-1.0)?;
+    lower = lower.sub(x)?;
+    lower = lower.mul(&below)?;
+    lower = lower.add(&x.mul_scalar(Slopes::BETA)?)?;
     positive.where_cond(&upper, &lower)
 }
 
