@@ -37,7 +37,7 @@ pub struct Against {
     pub renamed: Vec<(String, u64)>,
     /// Tied tensors that are stored twice: name, other name, bytes of the second.
     pub twice: Vec<(String, String, u64)>,
-    /// Stored tensors that follow from the config, and their bytes.
+    /// Stored tensors that follow from the config or are no parameters.
     pub derived: Vec<Lone>,
     /// Parameters the config makes, by part.
     pub groups: BTreeMap<Group, u64>,
@@ -70,7 +70,8 @@ impl Against {
         let tied = model.params().iter().find(|param| !param.tied.is_empty());
         for weight in weights {
             let (elements, bytes) = (weight.elements.unwrap_or(0), weight.bytes + weight.constants);
-            if weight.name.starts_with("rope_f") {
+            // Factors of the rotation, and the balancing biases of routers, which are no parameters.
+            if weight.name.starts_with("rope_f") || weight.name.contains(".exp_probs_b") {
                 self.derived.push(Lone { name: weight.name.clone(), elements, bytes });
             } else if let (Some(_), "output.weight") = (tied, weight.name.as_str()) {
                 self.twice.push(("token_embd.weight".to_owned(), weight.name.clone(), bytes));

@@ -1,7 +1,7 @@
 //! What is stored, for people and programs.
 
 use super::against::{Against, Lone};
-use super::entry::{Entry, Header};
+use super::entry::{Entry, Format, Header};
 use super::group::Group;
 use super::open::Stored;
 use super::packed::{self, Packing, Weight};
@@ -62,7 +62,10 @@ pub(crate) fn of(stored: Stored, model: Option<&plan::model::Model>) -> Result<R
     report.warnings.extend(stored.warnings.iter().cloned());
     if let (Some(model), Some(against)) = (model, &against) {
         compared(&mut report, against, &model.name);
-        dtypes(&mut report, &says, &weights, &stored.path);
+        // Programs that write GGUF choose each tensor's type by rules of their own.
+        if stored.format() == Format::Safetensors {
+            dtypes(&mut report, &says, &weights, &stored.path);
+        }
         report.warnings.extend(model.warnings());
     }
     loaded(&mut report, parameters, &weights);

@@ -418,6 +418,54 @@ fn gguf_types_have_their_bytes() {
     assert_eq!(uint(&report, "by_part.embedding.bytes"), 14_400);
 }
 
+/// llama.cpp has names of its own, so totals are compared: each tied matrix once, without factors of the rotation.
+#[test]
+fn gguf_is_held_against_a_config_by_its_totals() {
+    let text = r#"{"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 100, "tie_word_embeddings": TIED,
+        "dtype": "bfloat16"}"#;
+    let mut rows: Vec<(&str, &[u64], u32, u64)> = Vec::new();
+    let mut at = 0;
+    for (name, shape, kind, bytes) in [
+        ("token_embd.weight", &[256, 100][..], 8, 100 * 8 * 34),
+        ("blk.0.attn_q.weight", &[256, 256], 2, 256 * 8 * 18),
+        ("blk.0.attn_k.weight", &[256, 256], 2, 256 * 8 * 18),
+        ("blk.0.attn_v.weight", &[256, 256], 14, 256 * 210),
+        ("blk.0.attn_output.weight", &[256, 256], 12, 256 * 144),
+        ("blk.0.ffn_gate.weight", &[256, 512], 12, 512 * 144),
+        ("blk.0.ffn_up.weight", &[256, 512], 12, 512 * 144),
+        ("blk.0.ffn_down.weight", &[512, 256], 14, 512 * 210),
+        ("blk.0.attn_norm.weight", &[256], 0, 1024),
+        ("blk.0.ffn_norm.weight", &[256], 0, 1024),
+        ("output_norm.weight", &[256], 0, 1024),
+        ("rope_freqs.weight", &[32], 0, 128),
+        ("output.weight", &[256, 100], 8, 100 * 8 * 34),
+    ] {
+        rows.push((name, shape, kind, at));
+        at = (at + bytes as u64).next_multiple_of(32);
+    }
+    let parameters = 25_600 + 4 * 65_536 + 3 * 131_072 + 3 * 256;
+    for (tied, head) in [("true", 0), ("false", 25_600)] {
+        let header = Gguf::new(&rows, at).read().unwrap();
+        let stored = Stored { path: "m.gguf".into(), files: vec![header], warnings: Diagnostics::new() };
+        let report = report::of(stored, Some(&config(&text.replace("TIED", tied)))).unwrap();
+        assert_eq!(uint(&report, "parameters"), parameters + head);
+        assert_eq!(get(&report, "against_config.agrees"), &Value::Bool(true), "{:?}", report.result);
+        let Value::List(twice) = get(&report, "against_config.stored_twice") else { panic!() };
+        assert_eq!(twice.len(), usize::from(head == 0));
+        assert_eq!(get(&report, "against_config.derived.0.name"), &Value::from("rope_freqs.weight"));
+    }
+    // One matrix fewer.
+    rows.remove(1);
+    for row in &mut rows[1..] {
+        row.3 -= 256 * 8 * 18;
+    }
+    let header = Gguf::new(&rows, at - 256 * 8 * 18).read().unwrap();
+    let stored = Stored { path: "m.gguf".into(), files: vec![header], warnings: Diagnostics::new() };
+    let report = report::of(stored, Some(&config(&text.replace("TIED", "true")))).unwrap();
+    assert_eq!((report.verdict, uint(&report, "parameters")), (Verdict::No, parameters - 65_536));
+}
+
 #[test]
 fn hostile_gguf_files_are_refused_with_the_place() {
     let good = Gguf::new(&[("a", &[32], 2, 0), ("b", &[8], 0, 32)], 64);
