@@ -29,6 +29,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
 
     let mut full = attention(&s, bias, false);
     full.out = LinearSpec::new("o_proj", false);
+    full.narrow_softmax = true;
     full.value_dim = value_dim;
     full.value_scale = r.opt_float("attention_value_scale").or(Some(0.707));
     let dim = rotary_dim(r, s.d, 0.334);
