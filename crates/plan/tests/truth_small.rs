@@ -1,5 +1,5 @@
-//! Variants of the dense families that no published config of the reference tables has: windows below the sequence
-//! length, partial rotation, clamped queries, norms on queries, large heads.
+//! Variants that no published config of the reference tables has: windows below the sequence length, partial rotation,
+//! clamped queries, norms on queries, large heads; and families of which the tables hold no bytes.
 //!
 //! `truth/small.csv` was measured as the tables of `truth.rs` were (PyTorch 2.15, transformers 5.24, fake tensors on a
 //! CPU): batch 2, 192 tokens, one step with gradients, dropout off.
