@@ -141,3 +141,15 @@ fn weights_are_inspected_by_their_headers() {
     let (code, ..) = run(at, &["inspect", "model.safetensors", "--ids", "u16", "--vocab", "65536"]);
     assert_ne!(code, Some(101));
 }
+
+#[test]
+#[cfg(unix)]
+fn a_link_or_device_is_not_replaced_by_a_file() {
+    let folder = folder();
+    let at = folder.path();
+    std::os::unix::fs::symlink(at.join("elsewhere"), at.join("link.bin")).expect("a link");
+    let (code, _, err) = run(at, &["tokenize", "a.txt", "-o", "link.bin", "--force"]);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("it is a device, a link or a folder"), "{err}");
+    assert!(at.join("link.bin").is_symlink() && !at.join("elsewhere").exists());
+}

@@ -126,8 +126,14 @@ impl Drop for TokenWriter {
 }
 
 fn refuse_existing(path: &Path, force: bool) -> Result<(), DataError> {
-    if !force && path.symlink_metadata().is_ok() {
+    let Ok(there) = path.symlink_metadata() else { return Ok(()) };
+    if !force {
         return Err(DataError::Exists { path: path.to_owned() });
+    }
+    if !there.is_file() {
+        // The finished file takes the name: a device, a pipe or a link would be gone.
+        let why = io::Error::other("it is a device, a link or a folder, and no file to be replaced");
+        return Err(DataError::io(path, "write", why));
     }
     Ok(())
 }
