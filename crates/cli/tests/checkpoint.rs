@@ -65,6 +65,9 @@ fn damage_is_answered_with_no() {
     *bytes.last_mut().unwrap() ^= 4;
     fs::write(&file, bytes).unwrap();
     let (said, _) = ends(&["checkpoint", "verify", &runs], 1);
+    // A file of it is held against the manifest beside it too.
+    let (of_file, _) = ends(&["checkpoint", "verify", file.to_str().unwrap()], 1);
+    assert!(of_file.starts_with("not whole: 1 file is wrong"), "{of_file}");
     assert!(said.starts_with("not whole: 1 file is wrong"), "{said}");
     assert!(said.contains("error[T0611]: tensor `transformer.wte.weight` is damaged"), "{said}");
     let (json, _) = ends(&["checkpoint", "verify", &runs, "--json"], 1);
