@@ -54,8 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let threads = train::probe::cpu::threads();
     let measured = measure(&model.spec, &settings, &predicted, 1, ceilings(threads, Precision::Fp32, None)?)?;
-    assert_eq!(measured.allocated, predicted.peak_bytes, "prediction and measurement are one program");
-    println!("measured\n  {:<24} {:>14}   to the byte", "allocated", measured.allocated.to_string());
+    assert_eq!(measured.allocated, Some(predicted.peak_bytes), "prediction and measurement are one program");
+    println!("measured\n  {:<24} {:>14}   to the byte", "allocated", predicted.peak_bytes.to_string());
     let gaps = Gaps::of_heap(predicted.peak_bytes, measured.heap.as_ref().ok_or("this program counts its heap")?);
     for gap in gaps.named.iter().filter(|gap| gap.bytes != 0) {
         println!("  {:<24} {:>+14} B", gap.label(), gap.bytes);

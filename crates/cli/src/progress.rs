@@ -60,7 +60,8 @@ impl Progress {
             peak,
             log,
             failed: None,
-            every: Duration::from_secs_f64(every),
+            // Longer than can be counted is never.
+            every: Duration::try_from_secs_f64(every).unwrap_or(Duration::MAX),
             last_line: None,
             losses: VecDeque::new(),
             best_peak: Bytes(0),

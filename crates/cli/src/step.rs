@@ -201,6 +201,13 @@ impl LocalStepArgs {
         step.precision.get_or_insert_with(|| "fp32".to_owned());
         let longest = model.and_then(|m| m.spec.max_positions).unwrap_or(256).min(256);
         step.seq_len.get_or_insert_with(|| longest.to_string());
+        for (flag, text) in [("--batch", &step.batch), ("--seq-len", &step.seq_len), ("--grad-accum", &step.grad_accum)]
+        {
+            // An analysis may ask for none of something; a step that is made has some.
+            if let Some(text) = text.as_deref().filter(|text| count(text).is_ok()) {
+                read.flag_with(flag, Some(text), some);
+            }
+        }
         let options = step.read(read, model, None);
         let steps = read.flag_with("--steps", self.steps.as_deref(), some).unwrap_or(5);
         (steps, Settings::of_steps(&options, steps + 1))

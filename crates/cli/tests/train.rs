@@ -280,6 +280,12 @@ fn a_recorded_run_is_held_against_its_prediction() {
     let rest = time["between_ops_seconds"].as_f64().unwrap() + time["waiting_seconds"].as_f64().unwrap();
     assert!((classes + rest - time["measured_seconds"].as_f64().unwrap()).abs() < 1e-9, "{time}");
 
+    // An optimizer of many ops, whose decay is one more op where there is any; many micro-batches.
+    let muon = scratch.path("muon.json");
+    answer(&tiny(&["--steps", "4", "--no-save", "--record", &muon, "--optimizer", "muon", "--weight-decay", "0.1"]));
+    let ops = &answer(&["reconcile", &muon, "--json"])["result"]["ops"];
+    assert_eq!(ops["predicted"], ops["measured"]);
+
     // Held against another model, it is a run of something else.
     let other = run(&["reconcile", "gpt2", &record]);
     assert_eq!(other.status.code(), Some(1));
@@ -291,9 +297,24 @@ fn a_recorded_run_is_held_against_its_prediction() {
     assert!(refusal(&tiny(&["--steps", "8", "--no-save", "--record", &record])).1.contains("exists already"));
     assert_eq!(fs::read(&record).unwrap(), before);
     assert!(refusal(&["reconcile", &record, "--batch", "2", "--json"]).1.contains("has its own step"));
+    for (flag, value) in [("--batch", "0"), ("--seq-len", "0"), ("--grad-accum", "0"), ("--grad-accum", "100000000000")]
+    {
+        assert!(refusal(&["reconcile", "gpt2", flag, value, "--json"]).1.contains(flag), "{flag} {value}");
+    }
     let config = scratch.file("config.json", b"{\"napkin_record\": 1, \"model\": 3}");
     assert!(refusal(&["reconcile", &config, "--json"]).1.contains("`model` is 3, not a text"));
     let torn = scratch.file("torn.json", &before[..before.len() / 2]);
     assert!(refusal(&["reconcile", &torn, "--json"]).0.contains(&"T0722".to_owned()));
     assert!(refusal(&["reconcile", "gpt2", &scratch.path("nothing.json"), "--json"]).1.contains("cannot be read"));
+}
+
+#[test]
+fn a_model_that_predicts_no_number_is_not_saved() {
+    let scratch = Scratch::new("nan-saved");
+    let dir = scratch.path("run");
+    // The last update takes the weights beyond all numbers: no loss of a training step shows it any more.
+    let (codes, said) =
+        refusal(&tiny(&["--steps", "1", "--weight-decay", "1e45", "--dir", &dir, "--log-every", "1e300"]));
+    assert!(codes.contains(&"T0703".to_owned()) && said.contains("validation loss after step 1"), "{said}");
+    assert!(files_below(Path::new(&dir)).iter().all(|(path, _)| !path.ends_with("model.safetensors")));
 }

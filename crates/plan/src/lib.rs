@@ -12,6 +12,7 @@
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
+//! | [`reconcile`] | what lies between a prediction and a run of it |
 //! | [`states`] | bytes of parameters, gradients and optimizer states |
 //! | [`hardware`] | what an accelerator can do, and who says so |
 //! | [`formulas`] | the closed forms of the field, as cross-checks |

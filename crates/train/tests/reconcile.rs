@@ -5,7 +5,7 @@
 
 use napkin_train::probe::heap;
 use napkin_train::reconcile::{Record, ceilings, measure};
-use napkin_train::run::{Settings, predict};
+use napkin_train::run::{Predicted, Settings, predict, predict_whole};
 use nn::Recompute;
 use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
@@ -23,13 +23,13 @@ const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 256, "intermediate
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096, "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": true}"#;
 
-fn options(precision: Precision, recompute: Recompute, grad_accum_steps: u64) -> StepOptions {
+fn options(precision: Precision, recompute: Recompute, grad_accum_steps: u64, kind: Kind) -> StepOptions {
     StepOptions {
         batch: 8,
         seq_len: 128,
         profile: nn::Profile::Fused,
         precision,
-        optimizer: OptimizerKind { kind: Kind::AdamW, implementation: Implementation::Fused },
+        optimizer: OptimizerKind { kind, implementation: Implementation::Fused },
         recompute,
         grad_accum_steps,
         autocast: CastLists::Cpu,
@@ -46,18 +46,21 @@ fn every_byte_between_predicted_and_measured_has_a_name() {
     pool.run(|| {
         let peak = Some(units::FlopPerSecond::new(1e11).unwrap());
         let ceilings = ceilings(2, Precision::Fp32, peak).unwrap();
-        for (config, precision, recompute, accumulate) in [
-            (GPT2, Precision::Fp32, Recompute::None, 1),
-            (LLAMA, Precision::Bf16Mixed, Recompute::Full, 2),
-            (GPT2, Precision::Bf16Pure, Recompute::None, 1),
+        for (config, precision, recompute, accumulate, kind) in [
+            (GPT2, Precision::Fp32, Recompute::None, 1, Kind::AdamW),
+            (LLAMA, Precision::Bf16Mixed, Recompute::Full, 3, Kind::AdamW),
+            (GPT2, Precision::Bf16Pure, Recompute::None, 1, Kind::Muon),
         ] {
             let case = format!("{precision}, {recompute:?}");
             let model = Model::from_text("m", "m.json", config.as_bytes(), &[], None).unwrap();
-            let settings = Settings::of_steps(&options(precision, recompute, accumulate), 4);
-            let predicted = predict(&model.spec, &settings).unwrap();
+            let settings = Settings::of_steps(&options(precision, recompute, accumulate, kind), 4);
+            let predicted = predict_whole(&model.spec, &settings).unwrap();
+            let short = predict(&model.spec, &settings).unwrap();
+            let numbers = |p: &Predicted| (p.parameters, p.peak_bytes, p.model_flop, p.hardware_flop);
+            assert_eq!(numbers(&short), numbers(&predicted), "{case}: two micro-batches stand for all");
             let measured = measure(&model.spec, &settings, &predicted, 2, ceilings).unwrap();
 
-            assert_eq!(measured.allocated, predicted.peak_bytes, "{case}");
+            assert_eq!(measured.allocated, Some(predicted.peak_bytes), "{case}");
             assert_eq!(measured.parameters, predicted.parameters.get(), "{case}");
             let work = measured.work.as_ref().unwrap();
             assert_eq!(*work, plan::reconcile::StepWork::of(&predicted.trace), "{case}");

@@ -96,8 +96,16 @@ fn is_record(name: &str) -> bool {
 /// So many bytes tell a record.
 const START: u64 = 64;
 
+/// Most micro-batches of a step whose ops are all held against those of a run.
+const MOST_MICRO_BATCHES: u64 = 256;
+
 fn predict(model: &Model, settings: &Settings) -> Result<Predicted, Diagnostics> {
-    run::predict(&model.spec, settings).map_err(|error| Diagnostic::error("T0704", error.to_string()).into())
+    let count = settings.training.grad_accum_steps;
+    if count > MOST_MICRO_BATCHES {
+        let message = format!("{count} micro-batches are too many: every op of a step is held against the run");
+        return Err(Diagnostic::error("", message).help(format!("--grad-accum {MOST_MICRO_BATCHES} at most")).into());
+    }
+    run::predict_whole(&model.spec, settings).map_err(|error| Diagnostic::error("T0704", error.to_string()).into())
 }
 
 fn report(model: &Model, settings: &Settings, predicted: &Predicted, measured: &Measured) -> Report {

@@ -162,8 +162,13 @@ impl Train {
     /// Trains.
     pub fn report(&self, force: bool, quiet: bool) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        if let Some(path) = self.record.as_deref().filter(|path| path.exists() && !force) {
-            read.problem(output::exists(path));
+        if let Some(path) = self.record.as_deref() {
+            if path.exists() && !force {
+                read.problem(output::exists(path));
+            }
+            if self.log.as_deref() == Some(path) {
+                read.problem(Diagnostic::error("", "--record and --log name the same file").help("--record run.json"));
+            }
         }
         let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
         let log_every = read.flag_with("--log-every", self.log_every.as_deref(), positive).unwrap_or(5.0);
@@ -236,8 +241,15 @@ impl Train {
         let mut report = run::report(&model, &settings, &predicted, peak.map(|peak| (peak, threads)), &summary);
         if let Some((path, ceilings)) = self.record.as_ref().zip(ceilings) {
             let record = Record { model: model.name.clone(), config, settings, measured: run.take_record(ceilings) };
-            output::save(path, &record.to_text(), force)?;
-            report.notes.push(phrase![format!("napkin reconcile {}", path.display())]);
+            // The run is made and saved: that its record is not is no reason to say nothing of it.
+            match output::save(path, &record.to_text(), force) {
+                Ok(()) => report.notes.push(phrase![format!("napkin reconcile {}", path.display())]),
+                Err(problem) => {
+                    report
+                        .warnings
+                        .push(Diagnostic::warning("T0723", problem.message).effect("the run is not recorded"));
+                }
+            }
         }
         Ok(report)
     }

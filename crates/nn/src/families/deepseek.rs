@@ -239,15 +239,6 @@ fn indexer(r: &mut Reader<'_>, model: &ModelSpec, heads: u64) -> IndexerSpec {
             "--set index_head_dim=128",
         );
     }
-    let direct = |layer: &Rc<LayerSpec>| matches!(&layer.attention.projection, Projection::Latent(latent) if latent.q_rank.is_none());
-    if model.layers.first().is_some_and(direct) {
-        r.reject(
-            "q_lora_rank",
-            "`q_lora_rank` is null, and the indexer reads compressed queries",
-            "transformers does not build this family without them",
-            "--set q_lora_rank=1536",
-        );
-    }
     spec
 }
 

@@ -60,7 +60,7 @@ parts! {
         /// Beyond the peak of the tensors: rounding and gaps between blocks.
         Reserved = "reserved", "allocator's reserve", "allocator", "rounding, gaps between blocks";
         /// The rest of the heap, as its witness counts it.
-        Heap = "heap", "heap beside tensors", "heap witness", "all rows above but the allocator's";
+        Heap = "heap", "heap beside tensors", "heap witness", "kernels, tape, program: as after the steps";
         /// Pages that the system's allocator keeps for small blocks, less those that are alive.
         Kept = "kept", "free lists", "system's allocator", "pages of small blocks that are free";
         /// The program's own code and constants.

@@ -31,7 +31,7 @@ pub struct Measured {
     /// FLOP of products and attention in that step, counted by the kernels that made them.
     pub kernels: Flops,
     /// Highest bytes allocated in a step but for the first, as the engine counts them.
-    pub allocated: Bytes,
+    pub allocated: Option<Bytes>,
     /// The heap at its fullest.
     pub heap: Option<Heap>,
     /// The process.
@@ -62,11 +62,10 @@ impl Request<'_> {
         let measured = self.measured;
         let heap = measured.heap.as_ref().map(|heap| Gaps::of_heap(predicted.peak, heap));
         let process = measured.process.as_ref().map(|process| Gaps::of_process(predicted.peak, process));
-        let equal = measured.allocated == predicted.peak;
-        let answer = if equal {
-            phrase!["allocated as predicted: ", predicted.peak]
-        } else {
-            phrase!["allocated ", measured.allocated, ", predicted ", predicted.peak]
+        let answer = match measured.allocated {
+            None => phrase!["not measured; predicted ", predicted.peak],
+            Some(allocated) if allocated == predicted.peak => phrase!["allocated as predicted: ", predicted.peak],
+            Some(allocated) => phrase!["allocated ", allocated, ", predicted ", predicted.peak],
         };
         let mut report = Report::new("reconcile", answer);
         if let Some(gaps) = &heap {
@@ -92,7 +91,10 @@ impl Request<'_> {
         let time = self.report_time(&mut report);
         report.warnings.extend(self.missing());
         report.warnings.extend(self.different(&predicted));
-        if !equal || report.warnings.iter().any(|w| w.code == "T0720") {
+        let as_predicted = measured.allocated.is_none_or(|allocated| allocated == predicted.peak)
+            && measured.parameters == self.parameters.get()
+            && measured.work.as_ref().is_none_or(|work| *work == predicted);
+        if !as_predicted {
             report.verdict = Verdict::No;
         }
         report.result = Value::map()
@@ -100,6 +102,7 @@ impl Request<'_> {
             .with("model_flop_per_step", self.model_flop)
             .with("ops", pair(predicted.ops.len(), measured.work.as_ref().map(|work| work.ops.len())))
             .with("matmul_flop", pair(predicted.matmul, measured.work.as_ref().map(|work| work.matmul)))
+            .with("recomputed_flop", pair(predicted.recomputed, measured.work.as_ref().map(|work| work.recomputed)))
             .with("kernels_flop", measured.kernels)
             .with("allocated_peak_bytes", pair(predicted.peak, measured.allocated))
             .with("heap", heap.as_ref().map(Gaps::value))
@@ -155,7 +158,8 @@ impl Request<'_> {
             }
         }
         let (before, after) = (predicted.peak, self.measured.allocated);
-        table.total = Some(Row::new(["allocated".into(), before.into(), after.into(), difference(before, after)]));
+        let change = after.map(|after| difference(before, after));
+        table.total = Some(Row::new(["allocated".into(), before.into(), after.into(), change.unwrap_or_default()]));
         table
     }
 

@@ -101,7 +101,7 @@ fn a_run_of_the_predicted_program_agrees_and_another_does_not() {
     let measured = Measured {
         parameters: 2048,
         kernels: Flops(131_072),
-        allocated: work.peak,
+        allocated: Some(work.peak),
         work: Some(work),
         heap: Some(heap()),
         process: None,
@@ -119,6 +119,12 @@ fn a_run_of_the_predicted_program_agrees_and_another_does_not() {
     let report = reported(&trace, &other);
     assert_eq!((report.verdict, report.warnings[0].code), (Verdict::No, "T0720"));
     assert!(report.warnings[0].message.contains("op 1") && report.warnings[0].message.contains("gather"));
+
+    // One parameter more, one FLOP less: what was measured is what counts, not how it is rounded.
+    assert_eq!(reported(&trace, &Measured { parameters: 2049, ..measured.clone() }).verdict, Verdict::No);
+    let mut less = measured.clone();
+    less.work.as_mut().unwrap().matmul = Flops(131_071);
+    assert_eq!(reported(&trace, &less).verdict, Verdict::No);
 
     let short = Measured { work: None, timed: None, ..measured };
     let report = reported(&trace, &short);

@@ -221,7 +221,7 @@ pub fn table(lines: &[Line], step: &TimedStep, ceilings: &Ceilings) -> Table {
     }
     let predicted: f64 = lines.iter().map(|line| line.predicted).sum();
     table.total = Some(Row::new([
-        Cell::from(format!("step, {} threads", ceilings.threads)),
+        Cell::from(format!("step, {} thread{}", ceilings.threads, if ceilings.threads == 1 { "" } else { "s" })),
         Cell::Count(lines.iter().map(|line| u128::from(line.ops)).sum()),
         seconds(predicted),
         seconds(step.seconds),

@@ -46,7 +46,7 @@ impl Record {
             "measured": {
                 "parameters": m.parameters,
                 "kernels_flop": m.kernels.get().to_string(),
-                "allocated_peak_bytes": m.allocated.get(),
+                "allocated_peak_bytes": m.allocated.map(Bytes::get),
                 "work": m.work.as_ref().map(work_json),
                 "heap": m.heap.as_ref().map(heap_json),
                 "process": m.process.as_ref().map(process_json),
@@ -82,7 +82,12 @@ impl Record {
         let measured = f.object("measured", |f| Measured {
             parameters: f.count("parameters"),
             kernels: flop(f, "kernels_flop"),
-            allocated: Bytes(f.count("allocated_peak_bytes")),
+            allocated: f
+                .converted("allocated_peak_bytes", "a count of bytes or null", |value| {
+                    if value.is_null() { Some(None) } else { value.as_u64().map(Some) }
+                })
+                .flatten()
+                .map(Bytes),
             work: f.object_or_null("work", work),
             heap: f.object_or_null("heap", heap),
             process: f.object_or_null("process", process),
@@ -178,7 +183,8 @@ fn heap(f: &mut Fields<'_>) -> Heap {
         counted: Bytes(f.count("counted_bytes")),
         op: f.count("op"),
         tensors: Bytes(f.count("tensors_bytes")),
-        parts: parts(f, "parts_bytes", &known, Value::as_i64),
+        // More than any address space has is no count.
+        parts: parts(f, "parts_bytes", &known, |value| value.as_i64().filter(|bytes| bytes.unsigned_abs() < 1 << 60)),
     }
 }
 
@@ -218,12 +224,13 @@ fn time_json(step: &TimedStep, ceilings: &Ceilings) -> Value {
 }
 
 fn time(f: &mut Fields<'_>) -> Option<(TimedStep, Ceilings)> {
-    let list = |value: &Value| value.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>();
+    let time = |value: &Value| value.as_f64().filter(|seconds| *seconds >= 0.0);
+    let list = |value: &Value| value.as_array()?.iter().map(time).collect::<Option<Vec<f64>>>();
     let step = TimedStep {
-        seconds: f.float("seconds"),
-        waiting: f.float("waiting_seconds"),
+        seconds: f.converted("seconds", "a time", time).unwrap_or_default(),
+        waiting: f.converted("waiting_seconds", "a time", time).unwrap_or_default(),
         steps: f.count("timed_steps"),
-        ops: f.converted("ops_seconds", "a list of numbers", list).unwrap_or_default(),
+        ops: f.converted("ops_seconds", "a list of times", list).unwrap_or_default(),
     };
     let positive = |value: &Value| value.as_f64().filter(|rate| *rate > 0.0);
     let mut rate = |key| f.converted(key, "a positive number", positive);

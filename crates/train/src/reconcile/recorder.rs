@@ -131,7 +131,7 @@ impl Recorder {
                 self.again(whole, Stage::Time);
             }
         }
-        self.measured.allocated = self.measured.allocated.max(Bytes(runtime.peak_bytes()));
+        self.measured.allocated = self.measured.allocated.max(Some(Bytes(runtime.peak_bytes())));
     }
 
     fn again(&mut self, whole: bool, stage: Stage) {

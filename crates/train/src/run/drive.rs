@@ -1,6 +1,6 @@
 //! A run from where it stands to its end.
 
-use super::run::{Run, Skip, StepReport};
+use super::run::{Run, Skip, StepReport, not_finite};
 use super::watch::{Spike, Watch};
 use crate::checkpoint::Store;
 use nn::optim::Health;
@@ -103,6 +103,10 @@ pub fn drive(
         evaluation += begun.elapsed();
         if let Some(loss) = loss {
             observer.see(Event::Validation(run.step_number(), loss));
+            if !loss.is_finite() {
+                // What would be saved now could neither be trained on nor sampled from.
+                return Err(not_finite("validation loss after", run.step_number(), loss).into());
+            }
         }
         Ok::<_, Diagnostics>(loss)
     };

@@ -23,7 +23,7 @@ mod watch;
 
 pub use drive::{Event, Observer, Pace, Summary, drive};
 pub use log::Log;
-pub use predict::{Predicted, predict};
+pub use predict::{Predicted, predict, predict_whole};
 pub use program::{Stepped, parameter_count};
 pub use report::report;
 pub use run::{Run, Skip, Start, StepReport};

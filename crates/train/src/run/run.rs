@@ -249,7 +249,8 @@ impl Run {
             wait += fetched.waited;
             Ok(fetched.batch.inputs_and_targets(runtime)?)
         };
-        let check = |loss: f64| if loss.is_finite() { Ok(()) } else { Err(Problem(not_finite(step, loss).into())) };
+        let check =
+            |loss: f64| if loss.is_finite() { Ok(()) } else { Err(Problem(not_finite("loss of", step, loss).into())) };
         let watched = self.watch_every > 0 && step.is_multiple_of(self.watch_every);
         self.training.optimizer_mut().watch(watched);
         let mut skipped = Vec::new();
@@ -369,8 +370,9 @@ fn feed(loader: &Loader, s: &Settings, step: u64) -> Result<Prefetch, Diagnostic
     Prefetch::new(loader.clone(), step * s.training.grad_accum_steps).map_err(|error| Problem::from(error).0)
 }
 
-fn not_finite(step: u64, loss: f64) -> Diagnostic {
-    Diagnostic::error("T0703", format!("the loss of step {step} is {loss}"))
+/// `what` is such as "loss of".
+pub(super) fn not_finite(what: &str, step: u64, loss: f64) -> Diagnostic {
+    Diagnostic::error("T0703", format!("the {what} step {step} is {loss}"))
         .why("parameters, gradients or activations have left the range of their type; nothing was updated or saved since")
         .help("a lower learning rate (--lr), warmup (--warmup), clipping (--clip 1.0)")
         .help("--precision fp32 tells whether the number format is the cause")

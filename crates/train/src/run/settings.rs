@@ -124,6 +124,11 @@ impl Settings {
         let (clip_norm, stochastic_rounding) = (f.float_or_null("clip_norm"), f.flag("stochastic_rounding"));
         let (batch, seq_len, seed) = (f.count("batch"), f.count("seq_len"), f.count("seed"));
         let val_fraction = f.float("val_fraction");
+        for (key, count) in [("batch", batch), ("seq_len", seq_len), ("grad_accum_steps", grad_accum_steps)] {
+            if count == 0 {
+                f.reject(key, "is 0: a step has at least one");
+            }
+        }
         f.finish()?;
         let (Some(profile), Some(precision), Some(optimizer), Some(recompute), Some(order)) = words else {
             return Err(Diagnostics::new());
