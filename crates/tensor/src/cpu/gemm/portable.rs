@@ -18,7 +18,7 @@ pub(super) const KERNEL: Kernel = Kernel {
     nr: NR,
     mc: 4 * MR,
     group: 1,
-    kc: 384,
+    kc: 512,
     narrow: None,
     few: 0,
     tile,

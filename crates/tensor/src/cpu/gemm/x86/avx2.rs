@@ -17,7 +17,7 @@ pub(in super::super) const KERNEL: Kernel = Kernel {
     nr: NR,
     mc: 16 * MR,
     group: 1,
-    kc: 384,
+    kc: 512,
     narrow: Some(narrow),
     few: 4,
     tile,
