@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::Args;
 use plan::model::Model;
 use plan::reconcile::{Measured, Request};
-use plan::report::{Report, Value};
+use plan::report::Report;
 use train::reconcile::{Record, ceilings, measure};
 use train::run::{self, Predicted, Settings};
 use units::{Diagnostic, Diagnostics};
@@ -117,14 +117,7 @@ fn report(model: &Model, settings: &Settings, predicted: &Predicted, measured: &
         measured,
     };
     let mut report = request.report();
-    report.inputs = Value::map()
-        .with("model", model.inputs())
-        .with("batch", settings.batch)
-        .with("seq_len", settings.seq_len)
-        .with("grad_accum_steps", settings.training.grad_accum_steps)
-        .with("precision", settings.training.precision.name())
-        .with("optimizer", settings.training.optimizer.to_string().as_str())
-        .with("recompute", settings.training.recompute.name());
+    report.inputs = settings.inputs(model);
     report.warnings.splice(0..0, model.warnings());
     report
 }

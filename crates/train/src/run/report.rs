@@ -81,15 +81,7 @@ pub fn report(
         }
     }
     report.blocks.push(Block::key_values("", rows));
-    report.inputs = Value::map()
-        .with("model", model.inputs())
-        .with("batch", settings.batch)
-        .with("seq_len", settings.seq_len)
-        .with("grad_accum_steps", settings.training.grad_accum_steps)
-        .with("precision", settings.training.precision.name())
-        .with("optimizer", settings.training.optimizer.to_string().as_str())
-        .with("recompute", settings.training.recompute.name())
-        .with("seed", settings.seed);
+    report.inputs = settings.inputs(model);
     report.result = Value::map()
         .with("first_step", summary.from)
         .with("last_step", summary.step)

@@ -5,6 +5,8 @@ use crate::data::Order;
 use nn::optim::Hyper;
 use nn::step::{Precision, StepOptions};
 use nn::{Profile, Recompute, Schedule, TrainingOptions};
+use plan::model::Model;
+use plan::report;
 use serde_json::{Map, Value, json};
 use std::str::FromStr;
 use tensor::CastLists;
@@ -59,6 +61,20 @@ impl Settings {
     /// Tokens of one optimizer step.
     pub const fn tokens_per_step(&self) -> u64 {
         self.batch * self.seq_len * self.training.grad_accum_steps
+    }
+
+    /// What a report on a run with them says it was asked for.
+    pub fn inputs(&self, model: &Model) -> report::Value {
+        let training = &self.training;
+        report::Value::map()
+            .with("model", model.inputs())
+            .with("batch", self.batch)
+            .with("seq_len", self.seq_len)
+            .with("grad_accum_steps", training.grad_accum_steps)
+            .with("precision", training.precision.name())
+            .with("optimizer", training.optimizer.to_string().as_str())
+            .with("recompute", training.recompute.name())
+            .with("seed", self.seed)
     }
 
     /// For a manifest.
