@@ -163,8 +163,12 @@ impl Forward {
     /// The same pass with a hold of its own on the tables a layer uses: what a checkpointed region keeps until it runs
     /// again.
     #[must_use]
-    pub fn held(&self, layer: &AttentionSpec) -> Self {
+    pub fn held(&self, layer: Option<&AttentionSpec>) -> Self {
         let all = self.tables.borrow();
+        let Some(layer) = layer else {
+            let tables = Tables { shared: all.shared.clone(), ..Tables::default() };
+            return Self { tables: std::rc::Rc::new(RefCell::new(tables)), ..self.clone() };
+        };
         let mask = layer.mask_key();
         let rotary = layer.rotary.as_ref().map(|r| (r.table, r.dim));
         // A layer that does not rotate is handed the tables all the same.

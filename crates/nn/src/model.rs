@@ -71,7 +71,8 @@ impl Model {
         let final_norm = spec.final_norm.as_ref().map(|norm| Norm::new(&b, spec.names.norm, norm, &[h])).transpose()?;
         let project_out = project("project_out", h, width)?;
         if let (Some(layer), Some(count)) = (spec.layers.first(), spec.max_positions)
-            && let (AttentionSteps::GptJ, Some(rotary)) = (layer.attention.steps, &layer.attention.rotary)
+            && let Some(attention) = layer.attention()
+            && let (AttentionSteps::GptJ, Some(rotary)) = (attention.steps, &attention.rotary)
         {
             let _scope = runtime.scope("rotary_emb");
             b.buffer("embed_positions", &[count, rotary.dim], dtype)?;
@@ -153,7 +154,7 @@ impl Model {
             let _list = f.runtime.scope(self.spec.names.layers);
             let _scope = f.runtime.scope(i.to_string());
             (x, weights) = if let Some(keep) = f.recompute.whole_blocks() {
-                let (block, forward) = (block.clone(), f.held(block.attention()));
+                let (block, forward) = (block.clone(), f.held(block.spec().attention()));
                 let region = move |t: &[Tensor]| {
                     let (out, weights) = block.forward(&forward, t[0].clone())?;
                     Ok(std::iter::once(out).chain(weights).collect())

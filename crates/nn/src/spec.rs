@@ -162,8 +162,8 @@ pub enum NormKind {
 /// One block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Self-attention.
-    pub attention: AttentionSpec,
+    /// What mixes positions.
+    pub mixer: Mixer,
     /// Feed-forward part.
     pub feed_forward: FeedForwardSpec,
     /// How norms and residuals connect them.
@@ -176,10 +176,50 @@ pub struct LayerSpec {
     pub dropout: f64,
 }
 
+impl LayerSpec {
+    /// Its attention, if positions are mixed by one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        self.mixer.attention()
+    }
+
+    /// Its attention, to be changed.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::None => None,
+        }
+    }
+}
+
+/// What mixes the positions of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    /// Self-attention.
+    Attention(Box<AttentionSpec>),
+    /// Nothing: the block is a feed-forward part alone.
+    None,
+}
+
+impl Mixer {
+    /// The attention in it, if there is one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match self {
+            Self::Attention(attention) => Some(attention),
+            Self::None => None,
+        }
+    }
+}
+
+impl From<AttentionSpec> for Mixer {
+    fn from(attention: AttentionSpec) -> Self {
+        Self::Attention(Box::new(attention))
+    }
+}
+
 /// Module names inside a block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerNames {
-    /// Attention.
+    /// Attention, or what else mixes positions.
     pub attention: &'static str,
     /// Feed-forward part.
     pub feed_forward: &'static str,
@@ -200,9 +240,14 @@ pub struct NamedNorm {
     pub spec: NormSpec,
 }
 
-/// How norms and residuals connect attention (`A`) and feed-forward (`F`).
+/// How norms and residuals connect attention or another mixer (`A`) and feed-forward (`F`).
 #[derive(Clone, Debug, PartialEq)]
 pub enum BlockForm {
+    /// `x += B(n(x))`, where `B` is the one part the block has.
+    Single {
+        /// Before it.
+        n: NamedNorm,
+    },
     /// `x += A(n1(x)); x += F(n2(x))`
     Sequential {
         /// Before attention.
@@ -570,6 +615,8 @@ pub enum FeedForwardSpec {
     Mlp(MlpSpec),
     /// A mixture of experts.
     Moe(Box<MoeSpec>),
+    /// Nothing: the block only mixes positions.
+    None,
 }
 
 /// A dense MLP.

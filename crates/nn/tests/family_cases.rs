@@ -4,6 +4,7 @@
 use napkin_nn::config::Config;
 use napkin_nn::families::{self, Loaded};
 use napkin_nn::param::ParamKind;
+use napkin_nn::spec::{AttentionSpec, LayerSpec};
 use napkin_nn::step;
 
 fn load(bytes: &[u8]) -> Loaded {
@@ -18,6 +19,10 @@ fn elements(loaded: &Loaded) -> (u64, u64) {
     (stored, params.iter().map(|p| p.elements * (1 + p.tied.len() as u64)).sum())
 }
 
+fn attention(layer: &LayerSpec) -> &AttentionSpec {
+    layer.attention().unwrap()
+}
+
 fn assumed(loaded: &Loaded, key: &str) -> Option<String> {
     loaded.resolved.assumptions.iter().find(|a| a.key == key).map(|a| a.value.clone())
 }
@@ -28,11 +33,11 @@ fn language_part_of_gemma_3() {
     let loaded = load(include_bytes!("data/cfg_nested_text.json"));
     assert_eq!(elements(&loaded), (3_880_263_168, 4_551_515_648));
     assert_eq!(assumed(&loaded, "tie_word_embeddings").as_deref(), Some("true"));
-    let windows: Vec<_> = loaded.spec.layers.iter().map(|layer| layer.attention.window).collect();
+    let windows: Vec<_> = loaded.spec.layers.iter().map(|layer| attention(layer).window).collect();
     assert_eq!(windows.len(), 34);
     assert_eq!(windows.iter().filter(|w| w.is_none()).count(), 5);
     assert_eq!(windows.iter().filter(|w| **w == Some(1024)).count(), 29);
-    let per_token: u64 = loaded.spec.layers.iter().map(|l| 2 * 2 * l.attention.kv_heads * l.attention.head_dim).sum();
+    let per_token: u64 = loaded.spec.layers.iter().map(|l| 2 * 2 * attention(l).kv_heads * attention(l).head_dim).sum();
     assert_eq!(per_token, 139_264);
 }
 
@@ -55,7 +60,7 @@ fn biases_of_qwen_2() {
     assert_eq!(count(&|_| true), 72_706_203_648);
     assert_eq!(count(&|kind| kind != ParamKind::Embedding), 71_460_495_360);
     assert_eq!(count(&|kind| matches!(kind, ParamKind::Matrix | ParamKind::Head)), 71_458_357_248);
-    assert!(loaded.spec.layers.iter().all(|layer| layer.attention.window.is_none()), "the window is switched off");
+    assert!(loaded.spec.layers.iter().all(|layer| attention(layer).window.is_none()), "the window is switched off");
 }
 
 /// plan-07: heads that do not add up to the width, and a window that is `null`.
@@ -63,7 +68,7 @@ fn biases_of_qwen_2() {
 fn mistral_with_heads_of_their_own_size() {
     let loaded = load(include_bytes!("data/cfg_headdim_not_dh.json"));
     assert_eq!(elements(&loaded).0, 23_572_403_200);
-    assert_eq!(loaded.spec.layers[0].attention.window, None);
+    assert_eq!(attention(&loaded.spec.layers[0]).window, None);
 }
 
 /// A Mistral file that does not mention the window has the one of the class.
@@ -73,7 +78,7 @@ fn mistral_without_the_key_has_a_window() {
     let without = text.replace("\"sliding_window\": null,", "");
     assert_ne!(text, without);
     let loaded = load(without.as_bytes());
-    assert_eq!(loaded.spec.layers[0].attention.window, Some(4096));
+    assert_eq!(attention(&loaded.spec.layers[0]).window, Some(4096));
     assert_eq!(assumed(&loaded, "sliding_window").as_deref(), Some("4096"));
 }
 
@@ -89,7 +94,7 @@ fn numbers_as_strings() {
 fn every_layer_slides() {
     let loaded = load(include_bytes!("data/cfg_layer_types_all_sliding.json"));
     assert_eq!(loaded.spec.layers.len(), 30);
-    assert!(loaded.spec.layers.iter().all(|layer| layer.attention.window == Some(4096)));
-    let per_token: u64 = loaded.spec.layers.iter().map(|l| 2 * 2 * l.attention.kv_heads * l.attention.head_dim).sum();
+    assert!(loaded.spec.layers.iter().all(|layer| attention(layer).window == Some(4096)));
+    let per_token: u64 = loaded.spec.layers.iter().map(|l| 2 * 2 * attention(l).kv_heads * attention(l).head_dim).sum();
     assert_eq!(per_token, 30_720);
 }

@@ -119,8 +119,8 @@ impl Model {
 
     /// What it is, for programs.
     pub fn inputs(&self) -> Value {
-        let first = self.spec.layers.first();
-        let attention = first.map(|l| &l.attention);
+        let attention = self.spec.layers.iter().find_map(|layer| layer.attention());
+        let inner = self.spec.layers.iter().find_map(|layer| intermediate_size(layer));
         Value::map()
             .with("name", self.name.as_str())
             .with("model_type", self.spec.family.as_str())
@@ -129,7 +129,7 @@ impl Model {
             .with("num_attention_heads", attention.map(|a| a.heads))
             .with("num_key_value_heads", attention.map(|a| a.kv_heads))
             .with("head_dim", attention.map(|a| a.head_dim))
-            .with("intermediate_size", first.map(|l| intermediate_size(l)))
+            .with("intermediate_size", inner)
             .with("vocab_size", self.spec.vocab_size)
     }
 
@@ -260,11 +260,12 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
     if problems.has_errors() { Err(problems) } else { Ok(()) }
 }
 
-/// Inner width of the feed-forward part of a block.
-pub fn intermediate_size(layer: &LayerSpec) -> u64 {
+/// Inner width of the feed-forward part of a block, if it has one.
+pub fn intermediate_size(layer: &LayerSpec) -> Option<u64> {
     match &layer.feed_forward {
-        FeedForwardSpec::Mlp(mlp) => mlp.intermediate_size,
-        FeedForwardSpec::Moe(moe) => moe.intermediate_size,
+        FeedForwardSpec::Mlp(mlp) => Some(mlp.intermediate_size),
+        FeedForwardSpec::Moe(moe) => Some(moe.intermediate_size),
+        FeedForwardSpec::None => None,
     }
 }
 
@@ -275,16 +276,18 @@ pub fn kv_bytes_per_token(spec: &ModelSpec, bytes: u64) -> u64 {
 
 /// Bytes of keys and values of a sequence of `tokens`, at `bytes` per element: blocks with a window keep only that.
 pub fn kv_bytes(spec: &ModelSpec, tokens: u64, bytes: u64) -> u128 {
-    let kept = |layer: &Rc<LayerSpec>| layer.attention.window.map_or(tokens, |window| window.min(tokens));
+    let window = |layer: &Rc<LayerSpec>| layer.attention().and_then(|attention| attention.window);
+    let kept = |layer: &Rc<LayerSpec>| window(layer).map_or(tokens, |window| window.min(tokens));
     let of = |layer: &Rc<LayerSpec>| u128::from(kv_elements(layer)) * u128::from(kept(layer));
     spec.layers.iter().map(of).sum::<u128>() * u128::from(bytes)
 }
 
-/// Elements that one block keeps of a token.
+/// Elements that one block keeps of a token: none where positions are mixed by other means than attention.
 fn kv_elements(layer: &LayerSpec) -> u64 {
-    match &layer.attention.projection {
+    let Some(attention) = layer.attention() else { return 0 };
+    match &attention.projection {
         Projection::Latent(latent) => latent.kv_rank + latent.rope_dim,
-        _ => layer.attention.kv_heads * (layer.attention.head_dim + layer.attention.value_dim),
+        _ => attention.kv_heads * (attention.head_dim + attention.value_dim),
     }
 }
 

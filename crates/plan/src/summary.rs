@@ -144,7 +144,11 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
     let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
     let kv = Bytes(kv_bytes_per_token(spec, 2));
-    let windows = spec.layers.iter().filter(|layer| layer.attention.window.is_some()).count() as u64;
+    let windows = spec
+        .layers
+        .iter()
+        .filter(|layer| layer.attention().is_some_and(|attention| attention.window.is_some()))
+        .count() as u64;
     let mut note = phrase!["per token in bf16, for inference"];
     if windows > 0 {
         note = note.and(phrase!["; ", windows, " of ", spec.layers.len() as u64, " blocks keep their window only"]);

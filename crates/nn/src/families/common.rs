@@ -306,7 +306,7 @@ pub fn post_norm(norm: &NormSpec) -> BlockForm {
 /// A dense block under Llama's names.
 pub fn block(attention: AttentionSpec, mlp: MlpSpec, form: BlockForm) -> LayerSpec {
     LayerSpec {
-        attention,
+        mixer: attention.into(),
         feed_forward: FeedForwardSpec::Mlp(mlp),
         form,
         names: LayerNames::default(),

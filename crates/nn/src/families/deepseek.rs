@@ -230,7 +230,8 @@ fn indexer(r: &mut Reader<'_>, model: &ModelSpec, heads: u64) -> IndexerSpec {
         head_dim: r.size_or("index_head_dim", 128, FAMILY),
         top_k: r.size_or("index_topk", 2048, FAMILY),
     };
-    let turned = model.layers.first().and_then(|layer| layer.attention.rotary.as_ref()).map_or(0, |turned| turned.dim);
+    let turned =
+        model.layers.first().and_then(|layer| layer.attention()?.rotary.as_ref()).map_or(0, |turned| turned.dim);
     if spec.head_dim <= turned {
         r.reject(
             "index_head_dim",
@@ -249,7 +250,7 @@ fn index(model: &mut ModelSpec, spec: &IndexerSpec, full: impl Fn(u64) -> bool) 
         let same = done.iter().find(|(plain, _)| Rc::ptr_eq(plain, layer)).map(|(_, indexed)| indexed.clone());
         let indexed = same.unwrap_or_else(|| {
             let mut indexed = (**layer).clone();
-            if let Projection::Latent(latent) = &mut indexed.attention.projection {
+            if let Some(Projection::Latent(latent)) = indexed.attention_mut().map(|a| &mut a.projection) {
                 latent.indexer = Some(spec.clone());
             }
             let indexed = Rc::new(indexed);

@@ -54,7 +54,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let full = sparse(attention, moe, pre_norm(&norm));
     let windowed = |layer: &LayerSpec| {
         let mut layer = layer.clone();
-        layer.attention.window = window;
+        if let Some(attention) = layer.attention_mut() {
+            attention.window = window;
+        }
         layer
     };
     let dense_layers = alternate(&slides, dense.clone(), windowed(&dense));

@@ -75,7 +75,7 @@ pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Opt
 /// A block whose feed-forward part is a mixture, under Llama's names.
 pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerSpec {
     LayerSpec {
-        attention,
+        mixer: attention.into(),
         feed_forward: FeedForwardSpec::Moe(Box::new(moe)),
         form,
         names: LayerNames::default(),

@@ -52,7 +52,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.out = conv1d("c_proj");
     attention.dropout = attn;
     let layer = Rc::new(LayerSpec {
-        attention,
+        mixer: attention.into(),
         feed_forward: FeedForwardSpec::Mlp(MlpSpec {
             intermediate_size: f,
             act,

@@ -185,7 +185,7 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     let mut spec = read(&mut reader);
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
     let resolved = reader.finish()?;
-    let turned = spec.layers.iter().filter_map(|layer| layer.attention.rotary.as_ref().map(|rotary| rotary.dim));
+    let turned = spec.layers.iter().filter_map(|layer| layer.attention()?.rotary.as_ref().map(|rotary| rotary.dim));
     if let Some(odd) = turned.into_iter().find(|dim| !dim.is_multiple_of(2)) {
         return Err(odd_rotary(config, odd).into());
     }

@@ -288,7 +288,7 @@ impl Attention {
             return self.run_core(f, heads, input, held);
         }
         let (q, k, v) = heads;
-        let (this, forward) = (self.clone(), f.held(&self.spec));
+        let (this, forward) = (self.clone(), f.held(Some(&self.spec)));
         let region = move |t: &[Tensor]| {
             let heads = (t[0].clone(), t[1].clone(), t[2].clone());
             let (out, _) = this.run_core(&forward, heads, input, &mut Vec::new())?;

@@ -1,26 +1,36 @@
-//! One block: attention and feed-forward joined by norms and residuals.
+//! One block: attention, or what else mixes positions, and feed-forward joined by norms and residuals.
 
 use super::{Attention, Mlp, Moe, Norm};
 use crate::context::{Forward, Profile};
 use crate::param::Builder;
-use crate::spec::{AttentionSpec, BlockForm, FeedForwardSpec, LayerSpec, NamedNorm};
+use crate::spec::{BlockForm, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
 use std::rc::Rc;
 use tensor::runtime::ScopeGuard;
 use tensor::{Result, Runtime, Tensor};
+
+/// Only forms with one part run a block that lacks the other.
+const NO_PART: tensor::Error = tensor::Error::Backward("a block without the part its form asks for");
 
 /// One block of the residual stream.
 #[derive(Clone, Debug)]
 pub struct Block {
     spec: Rc<LayerSpec>,
-    attention: Attention,
+    mixer: Mixer,
     feed_forward: FeedForward,
     norms: Norms,
+}
+
+#[derive(Clone, Debug)]
+enum Mixer {
+    Attention(Box<Attention>),
+    None,
 }
 
 #[derive(Clone, Debug)]
 enum FeedForward {
     Mlp(Box<Mlp>),
     Moe(Box<Moe>),
+    None,
 }
 
 /// The norms of a block in the order of [`BlockForm`]'s fields.
@@ -34,6 +44,7 @@ impl Block {
     pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64) -> Result<Self> {
         let norm = |n: &NamedNorm| Norm::named(b, n, h);
         let norms: Vec<Norm> = match &spec.form {
+            BlockForm::Single { n } => vec![norm(n)?],
             BlockForm::Sequential { n1, n2 } | BlockForm::Normed { n1, n2 } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
@@ -44,9 +55,12 @@ impl Block {
                 vec![norm(n1)?, norm(n2)?]
             }
         };
-        let attention = {
-            let _scope = b.runtime().scope(spec.names.attention);
-            Attention::new(b, &Rc::new(spec.attention.clone()), h, layers)?
+        let mixer = match &spec.mixer {
+            MixerSpec::Attention(attention) => {
+                let _scope = b.runtime().scope(spec.names.attention);
+                Mixer::Attention(Box::new(Attention::new(b, &Rc::new((**attention).clone()), h, layers)?))
+            }
+            MixerSpec::None => Mixer::None,
         };
         let feed_forward = {
             let _scope = scope(b.runtime(), spec.names.feed_forward);
@@ -55,14 +69,15 @@ impl Block {
                 FeedForwardSpec::Moe(moe) => {
                     FeedForward::Moe(Box::new(Moe::new(b, &Rc::new((**moe).clone()), h, layers)?))
                 }
+                FeedForwardSpec::None => FeedForward::None,
             }
         };
-        Ok(Self { spec: spec.clone(), attention, feed_forward, norms: norms.into() })
+        Ok(Self { spec: spec.clone(), mixer, feed_forward, norms: norms.into() })
     }
 
-    /// What its attention is.
-    pub fn attention(&self) -> &AttentionSpec {
-        &self.spec.attention
+    /// What it was built from.
+    pub fn spec(&self) -> &LayerSpec {
+        &self.spec
     }
 
     /// The branch; what the reference keeps beside it until the block ends goes to `weights`.
@@ -72,10 +87,15 @@ impl Block {
     }
 
     fn attend_plain(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
-        let _scope = f.runtime.scope(self.spec.names.attention);
-        let (out, kept) = self.attention.forward(f, x)?;
-        *weights = kept;
-        Ok(out)
+        match &self.mixer {
+            Mixer::Attention(attention) => {
+                let _scope = f.runtime.scope(self.spec.names.attention);
+                let (out, kept) = attention.forward(f, x)?;
+                *weights = kept;
+                Ok(out)
+            }
+            Mixer::None => Err(NO_PART),
+        }
     }
 
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
@@ -88,6 +108,7 @@ impl Block {
         match &self.feed_forward {
             FeedForward::Mlp(mlp) => mlp.forward(f, x),
             FeedForward::Moe(moe) => moe.forward(f, x),
+            FeedForward::None => Err(NO_PART),
         }
     }
 
@@ -115,13 +136,21 @@ impl Block {
         // The weights live to the end of the block in any case.
         let mut weights = None;
         let out = self.run(f, x, &mut weights)?;
-        let handed = f.profile == Profile::HfEager && self.spec.attention.steps.hands_out_weights();
+        let handed =
+            f.profile == Profile::HfEager && self.spec.attention().is_some_and(|a| a.steps.hands_out_weights());
         Ok((out, weights.filter(|_| handed)))
     }
 
     fn run(&self, f: &Forward, x: Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let norm = |i: usize, x: &Tensor| self.norms[i].forward(f, x);
         match &self.spec.form {
+            BlockForm::Single { .. } => {
+                let inner = norm(0, &x)?;
+                let mixes = !matches!(self.mixer, Mixer::None);
+                let branch = if mixes { self.attend(f, &inner, weights)? } else { self.feed(f, &inner)? };
+                drop(inner);
+                self.join(&x, &branch)
+            }
             BlockForm::Sequential { .. } => {
                 let inner = norm(0, &x)?;
                 let attended = self.attend(f, &inner, weights)?;

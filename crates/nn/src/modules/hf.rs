@@ -75,8 +75,7 @@ pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
 pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
     let mut masks: BTreeMap<u64, &AttentionSpec> = BTreeMap::new();
     let mut tables: BTreeMap<(u8, u64), &RotarySpec> = BTreeMap::new();
-    for layer in layers {
-        let spec = &layer.attention;
+    for spec in layers.iter().filter_map(|layer| layer.attention()) {
         if spec.has_common_mask() {
             masks.entry(spec.mask_key()).or_insert(spec);
         }
@@ -99,8 +98,8 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     for spec in tables.into_values() {
         rotary::tables(f, spec, dtype)?;
     }
-    if let Some(first) = layers.first() {
-        steps::prepare(f, &first.attention, dtype)?;
+    if let Some(first) = layers.first().and_then(|layer| layer.attention()) {
+        steps::prepare(f, first, dtype)?;
     }
     Ok(())
 }

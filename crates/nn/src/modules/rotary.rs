@@ -28,7 +28,7 @@ pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType
 /// # Errors
 /// None beyond those of creating a tensor.
 pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
-    for spec in layers.iter().filter_map(|layer| layer.attention.rotary.as_ref()) {
+    for spec in layers.iter().filter_map(|layer| layer.attention()?.rotary.as_ref()) {
         f.rotary(spec, || tables(f, spec, dtype))?;
     }
     Ok(())

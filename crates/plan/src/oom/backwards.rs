@@ -83,12 +83,14 @@ fn tokens_of(size: &Printed, segments: bool, row: u64) -> Option<(u64, bool)> {
 /// Which tokens make a tensor of this model that large, the likeliest first.
 pub fn tokens(spec: &ModelSpec, options: &StepOptions, size: &Printed, segments: bool) -> Vec<Product> {
     let mut widths: Vec<(&str, &str, u64)> = vec![("logits", "vocab_size", spec.vocab_size)];
-    if let Some(layer) = spec.layers.first() {
-        let attention = &layer.attention;
-        let inner = intermediate_size(layer);
+    if let Some(inner) = spec.layers.iter().find_map(|layer| intermediate_size(layer)) {
         widths.extend([
             ("feed-forward inside", "intermediate_size", inner),
             ("gate and up in one", "2 × intermediate_size", inner.saturating_mul(2)),
+        ]);
+    }
+    if let Some(attention) = spec.layers.iter().find_map(|layer| layer.attention()) {
+        widths.extend([
             (
                 "queries, keys and values in one",
                 "q, k, v",
@@ -155,7 +157,8 @@ fn split(tokens: u64, options: &StepOptions, most: Option<u64>) -> Option<(u64, 
 
 /// Squares of attention: heads × batch × s².
 fn scores(spec: &ModelSpec, size: &Printed, segments: bool) -> Vec<Product> {
-    let Some(heads) = spec.layers.first().map(|layer| layer.attention.heads).filter(|heads| *heads > 0) else {
+    let first = spec.layers.iter().find_map(|layer| layer.attention());
+    let Some(heads) = first.map(|attention| attention.heads).filter(|heads| *heads > 0) else {
         return Vec::new();
     };
     let mut out = Vec::new();
