@@ -8,6 +8,7 @@
 //! | [`time`] | how long, at which utilization, for how much |
 //! | [`mfu`] | which utilization a measured speed is |
 //! | [`log_mfu`], [`step_log`] | the same of the log of a run |
+//! | [`allocator`] | what PyTorch's caching allocator reserves for a step |
 //! | [`oom`] | what an out-of-memory message says, and what frees enough |
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
@@ -20,6 +21,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod allocator;
 pub mod catalogue;
 pub mod compare;
 pub mod dtype_report;

@@ -152,7 +152,7 @@ fn every_large_tensor_is_found_by_its_size() {
         assert!(sizes.len() > 3);
         for bytes in sizes {
             // As the allocator prints it: the segment, in two decimals.
-            let segment = napkin_plan::oom::size::segment(bytes) as f64 / f64::from(1 << 20);
+            let segment = napkin_plan::allocator::segment(bytes) as f64 / f64::from(1 << 20);
             let printed =
                 if segment >= 1024.0 { format!("{:.2} GiB", segment / 1024.0) } else { format!("{segment:.2} MiB") };
             let report = explained(&format!("Tried to allocate {printed}."), Some((&model, options)));

@@ -1,28 +1,6 @@
 //! A number of bytes as a message prints it: rounded, and perhaps that of a segment instead of a tensor.
 
-/// Small requests are served from segments of this size.
-const SMALL_SEGMENT: u64 = 2 << 20;
-/// Largest request served from a small segment.
-const SMALL: u64 = 1 << 20;
-/// Requests below [`LARGE`] are served from segments of this size.
-const MIDDLE_SEGMENT: u64 = 20 << 20;
-/// From this size on a request gets a segment of its own, rounded up to [`SEGMENT_STEP`].
-const LARGE: u64 = 10 << 20;
-/// Large segments are multiples of this.
-const SEGMENT_STEP: u64 = 2 << 20;
-/// Blocks are multiples of this.
-const BLOCK_STEP: u64 = 512;
-
-/// What PyTorch's caching allocator asks the driver for where it has no free block for `bytes`, which is the number that its
-/// message prints. Source: `get_allocation_size` of `CUDACachingAllocator.cpp`.
-pub fn segment(bytes: u64) -> u64 {
-    let block = bytes.max(1).div_ceil(BLOCK_STEP).saturating_mul(BLOCK_STEP);
-    match block {
-        0..=SMALL => SMALL_SEGMENT,
-        _ if block < LARGE => MIDDLE_SEGMENT,
-        _ => block.div_ceil(SEGMENT_STEP).saturating_mul(SEGMENT_STEP),
-    }
-}
+use crate::allocator::{LARGE, MIDDLE_SEGMENT, SEGMENT_STEP, SMALL, SMALL_SEGMENT, block, segment};
 
 /// How a tensor has the size that was printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +50,7 @@ impl Printed {
     /// Whether a tensor of `bytes` has this size; `segments` if the message may mean the segment around it.
     pub fn fit(&self, bytes: u64, segments: bool) -> Option<Fit> {
         let within = |bytes: u64| (self.low..=self.high).contains(&bytes);
-        if bytes > 0 && (within(bytes) || within(bytes.div_ceil(BLOCK_STEP).saturating_mul(BLOCK_STEP))) {
+        if bytes > 0 && (within(bytes) || within(block(bytes))) {
             Some(Fit::Exact)
         } else {
             (segments && bytes > 0 && within(segment(bytes))).then_some(Fit::Segment)
@@ -118,24 +96,6 @@ fn scale(unit: &str, binary: bool) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn segments_are_those_of_the_allocator() {
-        let cases = [
-            (1, 2 << 20),
-            (1 << 20, 2 << 20),
-            ((1 << 20) + 1, 20 << 20),
-            ((10 << 20) - 512, 20 << 20),
-            ((10 << 20) - 511, 10 << 20),
-            ((10 << 20) + 1, 12 << 20),
-            (786 << 20, 786 << 20),
-            ((786 << 20) - 1, 786 << 20),
-            (u64::MAX, u64::MAX),
-        ];
-        for (bytes, size) in cases {
-            assert_eq!(segment(bytes), size, "{bytes}");
-        }
-    }
 
     #[test]
     fn digits_bound_the_bytes() {

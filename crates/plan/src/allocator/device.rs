@@ -1,0 +1,618 @@
+//! The allocator itself: blocks, free lists and segments of one device and one stream.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::Conf;
+use super::size::{BLOCK_STEP, SEGMENT_STEP, SMALL, SMALL_SEGMENT, round_up, segment_of};
+
+/// A block that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockId(u32);
+
+/// Bytes in the books of the allocator, and how often it went to the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes asked for.
+    pub requested: u64,
+    /// Blocks handed out: `torch.cuda.memory_allocated`. On one stream they are also what is active.
+    pub allocated: u64,
+    /// Highest `allocated`.
+    pub peak_allocated: u64,
+    /// Free blocks of segments that are partly in use, which cannot be given back to the driver.
+    pub inactive_split: u64,
+    /// Segments: `torch.cuda.memory_reserved`.
+    pub reserved: u64,
+    /// Highest `reserved`.
+    pub peak_reserved: u64,
+    /// Number of segments; those that expand are not counted.
+    pub segments: u64,
+    /// How often memory was asked of the driver, and got.
+    pub mallocs: u64,
+    /// How often memory was given back to it.
+    pub frees: u64,
+    /// How often all cached segments had to be given back before an allocation could be tried again.
+    pub retries: u64,
+}
+
+impl Usage {
+    /// Share of what is reserved that holds nothing.
+    pub fn fragmentation(&self) -> f64 {
+        if self.reserved == 0 { 0.0 } else { (self.reserved - self.allocated) as f64 / self.reserved as f64 }
+    }
+}
+
+/// The driver has no memory left for a request, even after all cached segments were given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub requested: u64,
+    /// Bytes asked of the driver, which is what the message prints.
+    pub segment: u64,
+    /// Bytes that the driver had left.
+    pub free: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    start: u64,
+    bytes: u64,
+    requested: u64,
+    small: bool,
+    allocated: bool,
+    /// Whether pages lie behind it; false only in segments that expand.
+    mapped: bool,
+    /// Its segment, if that expands.
+    expandable: Option<u32>,
+    prev: Option<u32>,
+    next: Option<u32>,
+    /// What the clock of its pool showed when it became free.
+    since: u64,
+}
+
+impl Block {
+    fn is_split(&self) -> bool {
+        self.prev.is_some() || self.next.is_some()
+    }
+}
+
+/// Blocks that are free, smallest first and among equals lowest first; parts of segments without pages, lowest first.
+#[derive(Clone, Debug, Default)]
+struct Pool {
+    free: BTreeSet<(u64, u64, u32)>,
+    unmapped: BTreeSet<(u64, u32)>,
+    /// Searches so far: the clock of the garbage collection.
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Expandable {
+    start: u64,
+    bytes: u64,
+    page: u64,
+}
+
+/// PyTorch's caching allocator for one device and one stream, without the device.
+///
+/// Rules, each from the function of that name in `c10/cuda/CUDACachingAllocator.cpp`:
+///
+/// | function | rule |
+/// |---|---|
+/// | `get_pool` | blocks up to 1 MiB and larger ones never share segments |
+/// | `get_free_block` | the smallest free block that is large enough, the lowest of equals |
+/// | `should_split` | what is left is cut off where it is 512 bytes or more (small, expandable), or above 1 MiB |
+/// | `get_allocation_size` | new segments of 2 MiB, of 20 MiB, or of the request rounded up to 2 MiB |
+/// | `free_block`, `try_merge_blocks` | a free block joins its free neighbours of the same segment |
+/// | `garbage_collect_cached_blocks` | whole cached segments that are older than the mean go back above a threshold |
+/// | `release_available_cached_blocks`, `release_cached_blocks` | before an allocation is given up, cached segments go back and it is tried again |
+/// | `try_allocate_expandable_block`, `map_block`, `unmap_block` | segments that grow by pages of 2 MiB and 20 MiB |
+///
+/// Streams, private pools of graphs and sharing between processes are left out: a training step without them has one
+/// stream whose frees are at once complete.
+#[derive(Clone, Debug)]
+pub struct Allocator {
+    conf: Conf,
+    /// Bytes of the device that are there for it.
+    device: Option<u64>,
+    /// Bytes taken from the driver.
+    taken: u64,
+    next_address: u64,
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+    pools: [Pool; 2],
+    expandable: Vec<Expandable>,
+    usage: Usage,
+}
+
+/// Addresses reserved for a segment that expands where the size of the device is not known.
+const ADDRESSES: u64 = 1 << 50;
+
+impl Allocator {
+    /// An allocator that has handed out nothing; `device` is what the driver can give, without limit where it is not known.
+    pub fn new(conf: Conf, device: Option<u64>) -> Self {
+        Self {
+            conf,
+            device,
+            taken: 0,
+            // As drivers do, addresses begin somewhere and rise.
+            next_address: SMALL_SEGMENT,
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            pools: <[Pool; 2]>::default(),
+            expandable: Vec::new(),
+            usage: Usage::default(),
+        }
+    }
+
+    /// The books, as they are now.
+    pub fn usage(&self) -> Usage {
+        let stuck = |&(bytes, _, id): &(u64, u64, u32)| {
+            let block = &self.blocks[id as usize];
+            if block.is_split() && block.expandable.is_none() { bytes } else { 0 }
+        };
+        let inactive_split = self.pools.iter().flat_map(|pool| &pool.free).map(stuck).sum();
+        Usage { inactive_split, ..self.usage }
+    }
+
+    /// Addresses of a block that was handed out.
+    pub fn addresses_of(&self, id: BlockId) -> Range<u64> {
+        let block = &self.blocks[id.0 as usize];
+        block.start..block.start + block.bytes
+    }
+
+    /// Hands out a block for `bytes`; one for no bytes is one for a byte.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] where the device has no room for it. What was cached is then given back.
+    pub fn alloc(&mut self, bytes: u64) -> Result<BlockId, OutOfMemory> {
+        let size = self.conf.block(bytes);
+        let small = size <= SMALL;
+        let found = self.find(size, small).or_else(|| {
+            self.collect_garbage();
+            let first = self.ask_driver(size, small);
+            let second = first.or_else(|| self.release_oversize(size, small).then(|| self.ask_driver(size, small))?);
+            second.or_else(|| {
+                self.empty_cache();
+                self.usage.retries += 1;
+                self.ask_driver(size, small)
+            })
+        });
+        let Some(id) = found else {
+            let segment = segment_of(size, self.conf.large_segment_bytes);
+            return Err(OutOfMemory { requested: bytes, segment, free: self.left().unwrap_or(u64::MAX) });
+        };
+        let id = if self.should_split(id, size) { self.split(id, size) } else { id };
+        let block = &mut self.blocks[id as usize];
+        block.allocated = true;
+        block.requested = bytes;
+        self.usage.requested += bytes;
+        self.usage.allocated += block.bytes;
+        self.usage.peak_allocated = self.usage.peak_allocated.max(self.usage.allocated);
+        Ok(BlockId(id))
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Panics
+    /// If it is not handed out.
+    pub fn free(&mut self, id: BlockId) {
+        let id = id.0;
+        let block = &mut self.blocks[id as usize];
+        assert!(block.allocated, "freed twice");
+        block.allocated = false;
+        self.usage.requested -= block.requested;
+        self.usage.allocated -= block.bytes;
+        self.merge(id, true);
+        self.merge(id, false);
+        self.put(id);
+    }
+
+    /// Gives all cached segments that hold nothing back to the driver, as `torch.cuda.empty_cache` does.
+    pub fn empty_cache(&mut self) {
+        // The large ones first, as PyTorch does.
+        for small in [false, true] {
+            let free: Vec<u32> = self.pool(small).free.iter().map(|&(_, _, id)| id).collect();
+            let mut to_unmap = Vec::new();
+            for id in free {
+                let block = &self.blocks[id as usize];
+                if block.expandable.is_some() {
+                    to_unmap.push(id);
+                } else if !block.is_split() {
+                    self.release(id);
+                }
+            }
+            for id in to_unmap {
+                self.unmap(id);
+            }
+        }
+    }
+
+    /// Bytes that the driver has left.
+    fn left(&self) -> Option<u64> {
+        self.device.map(|device| device - self.taken)
+    }
+
+    /// Bytes that the process may take, where that is limited.
+    fn allowed(&self) -> Option<u64> {
+        let (fraction, device) = (self.conf.memory_fraction?, self.device?);
+        Some((fraction * device as f64) as u64)
+    }
+
+    fn pool(&mut self, small: bool) -> &mut Pool {
+        &mut self.pools[usize::from(small)]
+    }
+
+    fn add(&mut self, block: Block) -> u32 {
+        if let Some(id) = self.vacant.pop() {
+            self.blocks[id as usize] = block;
+            id
+        } else {
+            self.blocks.push(block);
+            self.blocks.len() as u32 - 1
+        }
+    }
+
+    /// Puts a free block on its list.
+    fn put(&mut self, id: u32) {
+        let block = &self.blocks[id as usize];
+        let (key, small) = ((block.bytes, block.start, id), block.small);
+        let pool = self.pool(small);
+        let clock = pool.clock;
+        pool.free.insert(key);
+        self.blocks[id as usize].since = clock;
+    }
+
+    /// Takes a free block off its list.
+    fn take(&mut self, id: u32) {
+        let block = &self.blocks[id as usize];
+        let (free, unmapped) = ((block.bytes, block.start, id), (block.start, id));
+        let (small, mapped) = (block.small, block.mapped);
+        let pool = self.pool(small);
+        let was_there = if mapped { pool.free.remove(&free) } else { pool.unmapped.remove(&unmapped) };
+        debug_assert!(was_there);
+    }
+
+    /// `get_free_block`.
+    fn find(&mut self, size: u64, small: bool) -> Option<u32> {
+        if self.conf.garbage_collection_threshold.is_some() && self.allowed().is_some() {
+            self.pool(small).clock += 1;
+        }
+        let pool = &self.pools[usize::from(small)];
+        let mut fitting = pool.free.range((size, 0, 0)..).map(|&(_, _, id)| id);
+        let mut id = fitting.next()?;
+        // A block at the end of what a segment has mapped counts as large as it can become.
+        let room = |id: u32| {
+            let block = &self.blocks[id as usize];
+            let after = block.next.map(|next| &self.blocks[next as usize]);
+            block.bytes + after.filter(|after| !after.mapped).map_or(0, |after| after.bytes)
+        };
+        while self.blocks[id as usize].expandable.is_some() {
+            match fitting.next() {
+                Some(next) if room(next) < room(id) => id = next,
+                _ => break,
+            }
+        }
+        let bytes = self.blocks[id as usize].bytes;
+        if let Some(most) = self.conf.max_split_bytes {
+            let is_oversize = size >= most;
+            if !is_oversize && bytes >= most {
+                return None;
+            }
+            if is_oversize && bytes >= size.saturating_add(self.conf.max_non_split_rounding_bytes) {
+                return None;
+            }
+        }
+        self.take(id);
+        Some(id)
+    }
+
+    /// `should_split`.
+    fn should_split(&self, id: u32, size: u64) -> bool {
+        let block = &self.blocks[id as usize];
+        let left = block.bytes - size;
+        if block.small || self.conf.expandable_segments {
+            left >= BLOCK_STEP
+        } else {
+            self.conf.max_split_bytes.is_none_or(|most| size < most) && left > SMALL
+        }
+    }
+
+    /// Cuts `size` bytes off the front of a block that is on no list; what is left goes on its list.
+    fn split(&mut self, id: u32, size: u64) -> u32 {
+        let rest = self.blocks[id as usize].clone();
+        let front = self.add(Block { bytes: size, next: Some(id), ..rest.clone() });
+        if let Some(prev) = rest.prev {
+            self.blocks[prev as usize].next = Some(front);
+        }
+        let block = &mut self.blocks[id as usize];
+        block.prev = Some(front);
+        block.start += size;
+        block.bytes -= size;
+        self.put(id);
+        front
+    }
+
+    /// `try_merge_blocks`: joins a block that is on no list with the free one before or after it.
+    fn merge(&mut self, id: u32, before: bool) {
+        let block = &self.blocks[id as usize];
+        let Some(other) = (if before { block.prev } else { block.next }) else { return };
+        let neighbour = &self.blocks[other as usize];
+        if neighbour.allocated || neighbour.mapped != block.mapped {
+            return;
+        }
+        self.take(other);
+        let neighbour = self.blocks[other as usize].clone();
+        let outer = if before { neighbour.prev } else { neighbour.next };
+        let block = &mut self.blocks[id as usize];
+        block.bytes += neighbour.bytes;
+        if before {
+            block.start = neighbour.start;
+            block.prev = outer;
+        } else {
+            block.next = outer;
+        }
+        if let Some(outer) = outer {
+            let outer = &mut self.blocks[outer as usize];
+            if before { outer.next = Some(id) } else { outer.prev = Some(id) }
+        }
+        self.vacant.push(other);
+    }
+
+    fn reserve(&mut self, bytes: u64) {
+        self.taken += bytes;
+        self.usage.reserved += bytes;
+        self.usage.peak_reserved = self.usage.peak_reserved.max(self.usage.reserved);
+        self.usage.mallocs += 1;
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.taken -= bytes;
+        self.usage.reserved -= bytes;
+        self.usage.frees += 1;
+    }
+
+    /// `alloc_block`: a block of a new segment, or of one that grows; on no list.
+    fn ask_driver(&mut self, size: u64, small: bool) -> Option<u32> {
+        let bytes = segment_of(size, self.conf.large_segment_bytes);
+        if self.allowed().is_some_and(|allowed| self.taken.saturating_add(bytes) > allowed) {
+            return None;
+        }
+        if self.conf.expandable_segments {
+            return self.expand(size, small);
+        }
+        if self.left().is_some_and(|left| bytes > left) {
+            return None;
+        }
+        let start = self.addresses(bytes)?;
+        self.reserve(bytes);
+        self.usage.segments += 1;
+        Some(self.add(Block {
+            start,
+            bytes,
+            requested: 0,
+            small,
+            allocated: false,
+            mapped: true,
+            expandable: None,
+            prev: None,
+            next: None,
+            since: 0,
+        }))
+    }
+
+    /// Addresses that nothing has; none where 64 bits hold no more.
+    fn addresses(&mut self, bytes: u64) -> Option<u64> {
+        let start = self.next_address;
+        self.next_address = start.checked_add(round_up(bytes, SEGMENT_STEP))?;
+        Some(start)
+    }
+
+    /// `release_block`.
+    fn release(&mut self, id: u32) {
+        self.take(id);
+        self.give_back(self.blocks[id as usize].bytes);
+        self.usage.segments -= 1;
+        self.vacant.push(id);
+    }
+
+    /// `release_available_cached_blocks`: frees the smallest cached segment that may not be split and is large enough, or
+    /// several from the largest down. True if that made room. Segments that expand are never whole.
+    fn release_oversize(&mut self, size: u64, small: bool) -> bool {
+        let Some(most) = self.conf.max_split_bytes.filter(|_| !self.conf.expandable_segments) else { return false };
+        let wanted = size.max(most);
+        let pool = self.pool(small);
+        if let Some(&(_, _, id)) = pool.free.range((wanted, 0, 0)..).next() {
+            self.release(id);
+            return true;
+        }
+        let mut released = 0;
+        while released < wanted {
+            match self.pool(small).free.last().copied() {
+                Some((bytes, _, id)) if bytes >= most => {
+                    self.release(id);
+                    released += bytes;
+                }
+                _ => break,
+            }
+        }
+        released >= wanted
+    }
+
+    /// `garbage_collect_cached_blocks`.
+    fn collect_garbage(&mut self) {
+        let (Some(threshold), Some(allowed)) = (self.conf.garbage_collection_threshold, self.allowed()) else { return };
+        // Segments that expand are never whole.
+        if self.conf.expandable_segments {
+            return;
+        }
+        let limit = (threshold * allowed as f64) as u64;
+        if self.taken <= limit {
+            return;
+        }
+        let target = self.taken - limit;
+        let clock = self.pool(false).clock;
+        let age = |block: &Block| clock - block.since;
+        let whole = |this: &Self| -> Vec<u32> {
+            let free = this.pools[0].free.iter().map(|&(_, _, id)| id);
+            free.filter(|&id| !this.blocks[id as usize].is_split()).collect()
+        };
+        let mut left = whole(self);
+        let mut total: u64 = left.iter().map(|&id| age(&self.blocks[id as usize])).sum();
+        let (mut reclaimed, mut freed_some) = (0, true);
+        while reclaimed < target && freed_some && !left.is_empty() {
+            let mean = total as f64 / left.len() as f64;
+            freed_some = false;
+            for &id in &left {
+                let block = &self.blocks[id as usize];
+                let (bytes, old) = (block.bytes, age(block));
+                if old as f64 >= mean {
+                    freed_some = true;
+                    reclaimed += bytes;
+                    total -= old;
+                    self.release(id);
+                }
+            }
+            left = whole(self);
+        }
+    }
+
+    /// Size of the pages by which segments of a pool grow.
+    fn page(&self, small: bool) -> u64 {
+        if small { SMALL_SEGMENT } else { self.conf.large_segment_bytes }
+    }
+
+    /// `try_allocate_expandable_block`.
+    fn expand(&mut self, size: u64, small: bool) -> Option<u32> {
+        let mut candidate = self.find_expandable(size, small)?;
+        if !self.blocks[candidate as usize].mapped && !self.map(candidate, size) {
+            return None;
+        }
+        while self.blocks[candidate as usize].bytes < size {
+            // A free block with addresses behind it: what is mapped joins it.
+            let wanted = size - self.blocks[candidate as usize].bytes;
+            let next = self.blocks[candidate as usize].next?;
+            if !self.map(next, wanted) {
+                return None;
+            }
+            candidate = next;
+        }
+        self.take(candidate);
+        Some(candidate)
+    }
+
+    /// `find_expandable_block`: the lowest place with free addresses for `size`, or a new segment.
+    fn find_expandable(&mut self, size: u64, small: bool) -> Option<u32> {
+        let is_free = |id: u32| !self.blocks[id as usize].allocated;
+        let has_room = |mut at: Option<u32>| {
+            let mut bytes = 0;
+            while let Some(id) = at.filter(|&id| bytes < size && is_free(id)) {
+                bytes += self.blocks[id as usize].bytes;
+                at = self.blocks[id as usize].next;
+            }
+            bytes >= size
+        };
+        for &(_, id) in &self.pools[usize::from(small)].unmapped {
+            let first = self.blocks[id as usize].prev.filter(|&prev| is_free(prev)).unwrap_or(id);
+            if has_room(Some(first)) {
+                return Some(first);
+            }
+        }
+        let page = self.page(small);
+        // An eighth more than the device has, so that pages can be moved to the end.
+        let bytes = round_up(self.device.map_or(ADDRESSES, |device| device.saturating_add(device / 8)), page);
+        let start = self.addresses(bytes)?;
+        let segment = self.expandable.len() as u32;
+        self.expandable.push(Expandable { start, bytes, page });
+        let id = self.add(Block {
+            start,
+            bytes,
+            requested: 0,
+            small,
+            allocated: false,
+            mapped: false,
+            expandable: Some(segment),
+            prev: None,
+            next: None,
+            since: 0,
+        });
+        self.pool(small).unmapped.insert((start, id));
+        // A request above all addresses of the device is never served.
+        (bytes >= size).then_some(id)
+    }
+
+    /// `map_block`: puts pages behind the first `size` bytes of a block that has none, or behind all of it.
+    fn map(&mut self, id: u32, size: u64) -> bool {
+        let block = self.blocks[id as usize].clone();
+        let Some(segment) = block.expandable.map(|segment| self.expandable[segment as usize]) else { return false };
+        let bytes = round_up(size.min(block.bytes), segment.page);
+        if self.left().is_some_and(|left| bytes > left) {
+            return false;
+        }
+        self.take(id);
+        if bytes < block.bytes {
+            let rest = self.add(Block {
+                start: block.start + bytes,
+                bytes: block.bytes - bytes,
+                prev: Some(id),
+                next: block.next,
+                ..block.clone()
+            });
+            if let Some(next) = block.next {
+                self.blocks[next as usize].prev = Some(rest);
+            }
+            let mapped = &mut self.blocks[id as usize];
+            mapped.next = Some(rest);
+            mapped.bytes = bytes;
+            self.pool(block.small).unmapped.insert((block.start + bytes, rest));
+        }
+        self.blocks[id as usize].mapped = true;
+        self.merge(id, true);
+        self.merge(id, false);
+        self.put(id);
+        self.reserve(bytes);
+        true
+    }
+
+    /// `unmap_block`: gives back the pages that lie whole inside a free block.
+    fn unmap(&mut self, id: u32) {
+        let block = self.blocks[id as usize].clone();
+        let Some(segment) = block.expandable.map(|segment| self.expandable[segment as usize]) else { return };
+        let first = segment.start + round_up(block.start - segment.start, segment.page);
+        let end = segment.start + (block.start + block.bytes - segment.start) / segment.page * segment.page;
+        if first >= end {
+            return;
+        }
+        self.take(id);
+        let (before, after) = (first - block.start, block.start + block.bytes - end);
+        if before > 0 {
+            let piece = self.add(Block { bytes: before, next: Some(id), ..block.clone() });
+            if let Some(prev) = block.prev {
+                self.blocks[prev as usize].next = Some(piece);
+            }
+            self.blocks[id as usize].prev = Some(piece);
+            self.put(piece);
+        }
+        if after > 0 {
+            let piece = self.add(Block { start: end, bytes: after, prev: Some(id), ..block.clone() });
+            if let Some(next) = block.next {
+                self.blocks[next as usize].prev = Some(piece);
+            }
+            self.blocks[id as usize].next = Some(piece);
+            self.put(piece);
+        }
+        let middle = &mut self.blocks[id as usize];
+        (middle.start, middle.bytes, middle.mapped) = (first, end - first, false);
+        self.merge(id, true);
+        self.merge(id, false);
+        let middle = &self.blocks[id as usize];
+        let (start, is_split, bytes) = (middle.start, middle.is_split(), middle.bytes);
+        self.give_back(end - first);
+        if is_split {
+            self.pool(block.small).unmapped.insert((start, id));
+        } else {
+            // The whole segment: its addresses are given up.
+            debug_assert_eq!(bytes, segment.bytes);
+            self.vacant.push(id);
+        }
+    }
+}
