@@ -124,6 +124,8 @@ pub struct Forward {
     pub fp8: Option<Casts>,
     /// Keys and values of the tokens before, where a text is continued. Fused profile only.
     pub cache: Option<std::rc::Rc<KvCache>>,
+    /// What attention to another stack reads: its outputs, `b s h`.
+    pub memory: Option<Tensor>,
     tables: std::rc::Rc<RefCell<Tables>>,
 }
 
@@ -151,8 +153,15 @@ impl Forward {
             compute: None,
             fp8: None,
             cache: None,
+            memory: None,
             tables: std::rc::Rc::default(),
         }
+    }
+
+    /// The same settings for another stack that runs in this pass, over `seq_len` positions, with tables of its own.
+    #[must_use]
+    pub fn beside(&self, seq_len: u64) -> Self {
+        Self { seq_len, memory: None, tables: std::rc::Rc::default(), ..self.clone() }
     }
 
     /// Position of the first token.

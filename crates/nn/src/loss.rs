@@ -1,4 +1,4 @@
-//! The language-model loss: each position predicts the next token.
+//! Losses: each position predicts the next token, or a token of its own; classes; sums of outputs.
 
 use crate::context::Forward;
 use tensor::ops::nll_loss::Reduction;
@@ -38,4 +38,36 @@ pub fn target_loss(f: &Forward, logits: &Tensor, targets: &Tensor) -> Result<Ten
         return wide.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean);
     }
     logits.view(&[rows, v])?.cross_entropy(&targets, Reduction::Mean)
+}
+
+/// Mean cross-entropy of one row of scores for each sequence against its class.
+///
+/// # Shapes
+/// logits `b n`, classes `b` (integers) -> scalar
+pub fn class_loss(f: &Forward, logits: &Tensor, classes: &Tensor) -> Result<Tensor> {
+    if f.profile.is_hf() {
+        return logits.to_dtype(DType::F32)?.log_softmax(-1)?.nll_loss(classes, Reduction::Mean);
+    }
+    logits.cross_entropy(classes, Reduction::Mean)
+}
+
+/// Sum of all outputs, in f32: what stands for a loss where a model has none.
+///
+/// # Shapes
+/// any -> scalar
+pub fn output_loss(outputs: &Tensor) -> Result<Tensor> {
+    let dims: Vec<isize> = (0..outputs.rank() as isize).collect();
+    outputs.to_dtype(DType::F32)?.sum(&dims, false)
+}
+
+/// What a decoder reads that is to produce `labels`: a start token (0), then all labels but the last.
+///
+/// # Shapes
+/// `b s` (integers) -> `b s`
+pub fn shifted_right(f: &Forward, labels: &Tensor) -> Result<Tensor> {
+    let (b, s) = (labels.size(0), labels.size(1));
+    f.runtime.no_grad(|| {
+        let start = f.runtime.zeros(&[b, 1], DType::I64)?;
+        Tensor::cat(&[&start, &labels.narrow(1, 0, s.saturating_sub(1))?], 1)
+    })
 }

@@ -1,26 +1,74 @@
-//! A whole decoder-only language model.
+//! A whole model: what it reads, its blocks, its head, and the stack it attends to if there is one.
 
 use crate::context::Forward;
-use crate::modules::{Block, Linear, Norm, hf, rotary};
+use crate::modules::{Embedding, Linear, Sequence, Stack};
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{AttentionSteps, LinearSpec, ModelSpec, PositionTable};
+use crate::spec::{AttentionSteps, LinearSpec, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task};
 use std::rc::Rc;
-use tensor::{DType, Result, Runtime, Tensor, checkpoint_keeping};
+use tensor::{DType, Result, Runtime, Tensor};
 
 /// A model with its parameters.
 pub struct Model {
     spec: Rc<ModelSpec>,
-    embed: Tensor,
-    positions: Option<Tensor>,
-    project_in: Option<Linear>,
-    embed_norm: Option<Norm>,
-    blocks: Vec<Block>,
-    final_norm: Option<Norm>,
+    encoder: Option<Encoder>,
+    embed: Embedding,
+    stack: Stack,
     project_out: Option<Linear>,
-    head: Option<Tensor>,
-    head_bias: Option<Tensor>,
+    pooler: Sequence,
+    transform: Sequence,
+    head: Option<Head>,
+    towers: Vec<Tower>,
     params: Vec<Param>,
     buffers: Vec<(String, Tensor)>,
+}
+
+/// A stack that reads something of its own.
+struct Encoder {
+    spec: Rc<StackSpec>,
+    embed: Embedding,
+    stack: Stack,
+}
+
+/// A part that turns images or sounds into positions of the text.
+struct Tower {
+    encoder: Encoder,
+    projector: Sequence,
+}
+
+/// The output projection; `None` for a weight that is the token table.
+struct Head {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Encoder {
+    /// A stack under the names of `spec`, from the root; `table` holds its tokens where that is shared.
+    fn new(b: &Builder<'_>, spec: &StackSpec, v: u64, table: Option<&Tensor>) -> Result<Self> {
+        let _body = b.runtime().scope(spec.names.body);
+        let h = spec.hidden_size;
+        let embed = Embedding::new(b, &spec.embedding, &spec.names, (v, h), table)?;
+        let stack = Stack::new(b, &spec.layers, None, h, &spec.names, spec.final_norm.as_ref())?;
+        Ok(Self { spec: Rc::new(spec.clone()), embed, stack })
+    }
+
+    /// `b s`, or `b n width` -> `b s h`
+    fn forward(&self, f: &Forward, input: &Tensor) -> Result<Tensor> {
+        let f = &f.beside(positions(&self.spec.embedding.source, input));
+        let _body = f.runtime.scope(self.spec.names.body);
+        let (x, held) = self.embed.forward(f, input)?;
+        let x = self.stack.forward(f, x)?;
+        drop(held);
+        f.drop_tables();
+        Ok(x)
+    }
+}
+
+/// Positions that a stack sees of an input: tokens `b s`, or numbers.
+fn positions(source: &SourceSpec, input: &Tensor) -> u64 {
+    match source {
+        SourceSpec::Tokens => input.size(1),
+        SourceSpec::Signal(signal) => signal.positions(),
+    }
 }
 
 impl Model {
@@ -32,44 +80,28 @@ impl Model {
         let b = Builder::new(runtime, dtype);
         let (h, v) = (spec.hidden_size, spec.vocab_size);
         let width = spec.embedding.width.unwrap_or(h);
-        let layers = spec.layers.len() as u64;
-        let std = Init::TruncatedNormal(0.02);
+
+        let mut shared = None;
+        if let Some(table) = &spec.embedding.shared {
+            let _scope = runtime.scope(table.name);
+            let std = Init::TruncatedNormal(0.02);
+            let made = b.param("weight", &[v, width], ParamKind::Embedding, std)?;
+            table.ties.iter().for_each(|name| b.tie(&made, name));
+            shared = Some(made);
+        }
+        let mut towers = Vec::with_capacity(spec.towers.len());
+        for tower in &spec.towers {
+            let encoder = Encoder::new(&b, &tower.stack, 0, None)?;
+            towers.push(Tower { encoder, projector: Sequence::new(&b, &tower.projector)? });
+        }
+        let encoder = spec.encoder.as_ref().map(|stack| Encoder::new(&b, stack, v, shared.as_ref())).transpose()?;
 
         let body = runtime.scope(spec.names.body);
-        let embed = {
-            let _scope = runtime.scope(spec.names.embed);
-            b.param("weight", &[v, width], ParamKind::Embedding, std)?
-        };
-        let positions = match &spec.embedding.positions {
-            None => None,
-            Some(p) => {
-                let _scope = runtime.scope(p.name);
-                let shape = [p.count + p.offset, h];
-                Some(if p.trained {
-                    b.param("weight", &shape, ParamKind::Embedding, std)?
-                } else {
-                    b.buffer_with("weights", &shape, dtype, || sinusoids(shape[0], h))?
-                })
-            }
-        };
-        let project = |name, from, to| -> Result<Option<Linear>> {
-            (width != h)
-                .then(|| Linear::new(&b, &LinearSpec::new(name, false), from, to, Init::FanIn(from)))
-                .transpose()
-        };
-        let project_in = project("project_in", width, h)?;
-        let embed_norm = match &spec.embedding.norm {
-            None => None,
-            Some(norm) => Some(Norm::new(&b, spec.names.embed_norm, norm, &[h])?),
-        };
-        let mut blocks = Vec::with_capacity(spec.layers.len());
-        for (i, layer) in spec.layers.iter().enumerate() {
-            let _list = runtime.scope(spec.names.layers);
-            let _scope = runtime.scope(i.to_string());
-            blocks.push(Block::new(&b, layer, h, layers)?);
-        }
-        let final_norm = spec.final_norm.as_ref().map(|norm| Norm::new(&b, spec.names.norm, norm, &[h])).transpose()?;
-        let project_out = project("project_out", h, width)?;
+        let embed = Embedding::new(&b, &spec.embedding, &spec.names, (v, h), shared.as_ref())?;
+        let stack = Stack::new(&b, &spec.layers, spec.order.as_deref(), h, &spec.names, spec.final_norm.as_ref())?;
+        let project_out = (width != h && spec.embedding.projection.is_none())
+            .then(|| Linear::new(&b, &LinearSpec::new("project_out", false), h, width, Init::FanIn(h)))
+            .transpose()?;
         if let (Some(layer), Some(count)) = (spec.layers.first(), spec.max_positions)
             && let Some(attention) = layer.attention()
             && let (AttentionSteps::GptJ, Some(rotary)) = (attention.steps, &attention.rotary)
@@ -84,29 +116,12 @@ impl Model {
         }
         drop(body);
 
-        let _scope = runtime.scope(spec.names.head);
-        let head = if spec.head.tied {
-            b.tie(&embed, &format!("{}.weight", spec.names.head));
-            None
-        } else {
-            Some(b.param("weight", &[v, width], ParamKind::Head, Init::FanIn(h))?)
-        };
-        let head_bias = spec.head.bias.then(|| b.param("bias", &[v], ParamKind::Head, Init::Zeros)).transpose()?;
+        let pooler = Sequence::new(&b, &spec.pooler)?;
+        let transform = Sequence::new(&b, &spec.head.transform)?;
+        let head = if spec.head.absent { None } else { Some(Head::new(&b, spec, embed.table())?) };
         let (params, buffers) = b.finish();
-        Ok(Self {
-            spec: Rc::new(spec.clone()),
-            embed,
-            positions,
-            project_in,
-            embed_norm,
-            blocks,
-            final_norm,
-            project_out,
-            head,
-            head_bias,
-            params,
-            buffers,
-        })
+        let spec = Rc::new(spec.clone());
+        Ok(Self { spec, encoder, embed, stack, project_out, pooler, transform, head, towers, params, buffers })
     }
 
     /// What it was built from.
@@ -136,110 +151,77 @@ impl Model {
         self.logits(f, &hidden)
     }
 
+    /// What blocks with attention to another stack read: the outputs of that stack. `None` if there is none.
+    ///
+    /// # Shapes
+    /// tokens `b s` (integers), or numbers `b n width` -> `b s h`
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    pub fn encode(&self, f: &Forward, input: &Tensor) -> Result<Option<Tensor>> {
+        self.encoder.as_ref().map(|encoder| encoder.forward(f, input)).transpose()
+    }
+
+    /// The positions of the text that the `index`-th of [`ModelSpec::towers`] makes of an input; `None` if there is none.
+    ///
+    /// # Shapes
+    /// `b n width -> b s h`
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn tower(&self, f: &Forward, index: usize, input: &Tensor) -> Result<Option<Tensor>> {
+        let Some(tower) = self.towers.get(index) else { return Ok(None) };
+        let x = tower.encoder.forward(f, input)?;
+        tower.projector.forward(f, &x).map(Some)
+    }
+
     /// Hidden states before the head.
     ///
     /// # Shapes
-    /// `b s -> b s h`
-    pub fn body(&self, f: &Forward, tokens: &Tensor) -> Result<Tensor> {
+    /// tokens `b s`, or numbers `b n width`, where that is what the model reads -> `b s h`
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    pub fn body(&self, f: &Forward, input: &Tensor) -> Result<Tensor> {
         let body = f.runtime.scope(self.spec.names.body);
-        let (mut x, embedded) = self.embed(f, tokens)?;
-        if f.profile.is_hf() {
-            hf::prepare(f, &self.spec.layers, x.dtype())?;
-        } else {
-            rotary::prepare(f, &self.spec.layers, f.activation_dtype(&x))?;
-        }
-        // Attention weights of the block before, where the reference's loop holds them.
-        let mut weights = None;
-        for (i, block) in self.blocks.iter().enumerate() {
-            let _list = f.runtime.scope(self.spec.names.layers);
-            let _scope = f.runtime.scope(i.to_string());
-            (x, weights) = if let Some(keep) = f.recompute.whole_blocks() {
-                let (block, forward) = (block.clone(), f.held(block.spec().attention()));
-                let region = move |t: &[Tensor]| {
-                    let (out, weights) = block.forward(&forward, t[0].clone())?;
-                    Ok(std::iter::once(out).chain(weights).collect())
-                };
-                let mut outputs = checkpoint_keeping(&[&x], keep, region)?;
-                (outputs.remove(0), outputs.pop())
-            } else {
-                block.forward(f, x)?
-            };
-        }
-        if let Some(norm) = &self.final_norm {
-            x = norm.forward(f, &x)?;
-        }
+        let (x, embedded) = self.embed.forward(f, input)?;
+        let mut x = self.stack.forward(f, x)?;
         if let Some(project) = &self.project_out {
             x = project.forward(f, &x)?;
         }
-        drop((body, embedded, weights));
+        drop((body, embedded));
         f.drop_tables();
+        if !self.pooler.is_empty() {
+            // Computed and used by no loss.
+            self.pooler.forward(f, &x)?;
+        }
         Ok(x)
     }
 
-    /// The embedded tokens, and what the reference names beside them to the end of the body.
-    fn embed(&self, f: &Forward, tokens: &Tensor) -> Result<(Tensor, Vec<Tensor>)> {
-        let spec = &self.spec.embedding;
-        let mut held = Vec::new();
-        let mut x = {
-            let _scope = f.runtime.scope(self.spec.names.embed);
-            self.embed.embedding(tokens)?
-        };
-        if let Some(compute) = f.compute {
-            x = x.to_dtype(compute)?;
-        }
-        if let Some(scale) = spec.scale {
-            x = x.mul_scalar(scale)?;
-        }
-        if let Some(project) = &self.project_in {
-            x = project.forward(f, &x)?;
-        }
-        if f.profile.is_hf() {
-            held.push(x.clone());
-        }
-        if let (Some(table), Some(p)) = (&self.positions, &spec.positions) {
-            let s = f.start() + tokens.size(1);
-            if s > p.count {
-                return Err(tensor::Error::Argument {
-                    op: "embedding",
-                    what: format!("seq_len {s} is longer than the {} learned positions of this model", p.count),
-                });
-            }
-            let scope = f.runtime.scope(p.name);
-            let index = f.runtime.no_grad(|| position_index(f, p, tokens))?;
-            let mut added = table.embedding(&index)?;
-            if let Some(compute) = f.compute {
-                added = added.to_dtype(compute)?;
-            }
-            drop(scope);
-            x = x.add(&added)?;
-            if f.profile.is_hf() {
-                held.push(added);
-            }
-        }
-        if let Some(norm) = &self.embed_norm {
-            x = norm.forward(f, &x)?;
-        }
-        if f.training && spec.dropout > 0.0 {
-            x = if f.profile.is_hf() { x.dropout_composed(spec.dropout)? } else { x.dropout(spec.dropout)? };
-        }
-        Ok((x, held))
-    }
-
-    /// The head: `b s h -> b s v`
+    /// What the head makes of hidden states.
+    ///
+    /// # Shapes
+    /// `b s h -> b s v`; `b h -> b n` or `b s h -> b n` for classes
+    ///
+    /// # Errors
+    /// If shapes do not fit.
     pub fn logits(&self, f: &Forward, hidden: &Tensor) -> Result<Tensor> {
-        let head = &self.spec.head;
-        let scaled = head.input_scale.map(|scale| hidden.mul_scalar(scale)).transpose()?;
+        let spec = &self.spec.head;
+        let scaled = spec.input_scale.map(|scale| hidden.mul_scalar(scale)).transpose()?;
         let hidden = scaled.as_ref().unwrap_or(hidden);
+        let transformed = (!self.transform.is_empty()).then(|| self.transform.forward(f, hidden)).transpose()?;
+        let hidden = transformed.as_ref().unwrap_or(hidden);
+        let Some(head) = &self.head else { return Ok(hidden.clone()) };
         let mut logits = {
             let _scope = f.runtime.scope(self.spec.names.head);
-            let weight = f.weight(self.head.as_ref().unwrap_or(&self.embed))?;
-            let bias = self.head_bias.as_ref().map(|b| f.weight(b)).transpose()?;
+            let weight = f.weight(&head.weight)?;
+            let bias = head.bias.as_ref().map(|b| f.weight(b)).transpose()?;
             hidden.linear(&weight, bias.as_ref())?
         };
-        if let Some(scale) = head.scale {
+        if let Some(scale) = spec.scale {
             logits = logits.mul_scalar(scale)?;
         }
-        if let Some(cap) = head.softcap {
+        if let Some(cap) = spec.softcap {
             logits = logits.div_scalar(cap)?;
             logits = logits.tanh()?;
             logits = logits.mul_scalar(cap)?;
@@ -248,24 +230,55 @@ impl Model {
     }
 }
 
-/// Sines, then cosines of `rows` positions, row-major: `rows h`.
-///
-/// Source: tensor2tensor's form of Vaswani et al. 2017, the last frequency being exactly 1/10000.
-fn sinusoids(rows: u64, h: u64) -> Vec<f64> {
-    let half = h / 2;
-    let step = 10_000f64.ln() / (half as f64 - 1.0).max(1.0);
-    let angle = |row: u64, i: u64| row as f64 * (-step * i as f64).exp();
-    let row = |row: u64| {
-        let sines = (0..half).map(move |i| angle(row, i).sin());
-        let cosines = (0..half).map(move |i| angle(row, i).cos());
-        sines.chain(cosines).chain((2 * half..h).map(|_| 0.0))
-    };
-    (0..rows).flat_map(row).collect()
+impl Head {
+    fn new(b: &Builder<'_>, spec: &ModelSpec, table: Option<&Tensor>) -> Result<Self> {
+        let (h, v, names) = (spec.hidden_size, spec.vocab_size, &spec.names);
+        let width = spec.embedding.width.unwrap_or(h);
+        let _scope = b.runtime().scope(names.head);
+        let weight = match table.filter(|_| spec.head.tied) {
+            Some(table) => {
+                b.tie(table, &format!("{}.weight", names.head));
+                table.clone()
+            }
+            None => b.param("weight", &[v, width], ParamKind::Head, Init::FanIn(h))?,
+        };
+        let bias = spec.head.bias.then(|| b.param("bias", &[v], ParamKind::Head, Init::Zeros)).transpose()?;
+        if let (Some(bias), Some(name)) = (&bias, spec.head.bias_tie) {
+            b.tie(bias, name);
+        }
+        Ok(Self { weight, bias })
+    }
 }
 
-/// Positions of the tokens: `1 s`, or `b s` where the reference in question makes them from a mask of the batch.
-fn position_index(f: &Forward, p: &PositionTable, tokens: &Tensor) -> Result<Tensor> {
-    let (b, s) = (tokens.size(0), tokens.size(1));
-    let one = f.runtime.arange(s, (f.start() + p.offset) as f64, 1.0, DType::I64)?.unsqueeze(0)?;
-    if p.per_sequence && f.profile.is_hf() { one.expand(&[b, s])?.contiguous() } else { Ok(one) }
+impl ModelSpec {
+    /// What the first stack reads: the encoder, where there is one.
+    pub fn source(&self) -> &SourceSpec {
+        self.encoder.as_ref().map_or(&self.embedding.source, |encoder| &encoder.embedding.source)
+    }
+
+    /// The numbers that the blocks in front of the head read instead of tokens: then the length of a sequence is theirs.
+    pub fn signal(&self) -> Option<&SignalSpec> {
+        match &self.embedding.source {
+            SourceSpec::Signal(signal) => Some(signal),
+            SourceSpec::Tokens => None,
+        }
+    }
+
+    /// How many blocks run: those that share weights count each time.
+    pub fn depth(&self) -> usize {
+        self.order.as_ref().map_or(self.layers.len(), Vec::len)
+    }
+
+    /// Leaves the first `blocks` of the main stack.
+    pub fn truncate(&mut self, blocks: usize) {
+        match &mut self.order {
+            Some(order) => order.truncate(blocks),
+            None => self.layers.truncate(blocks),
+        }
+    }
+
+    /// Whether it is a language model whose every position predicts the next token of the same text.
+    pub fn predicts_next_token(&self) -> bool {
+        self.task == Task::NextToken && self.encoder.is_none() && self.signal().is_none()
+    }
 }

@@ -120,6 +120,27 @@ impl<'a> Builder<'a> {
         Ok(tensor)
     }
 
+    /// The same with values, which are made only where the device holds data, in the dtype of the model.
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn frozen_with(
+        &self,
+        path: &str,
+        shape: &[u64],
+        kind: ParamKind,
+        values: impl FnOnce() -> Vec<f64>,
+    ) -> Result<Tensor> {
+        let tensor = self.runtime.tensor_with(shape, self.dtype, values)?.with_role(Role::Parameter);
+        self.keep(path, tensor.clone(), kind, false);
+        Ok(tensor)
+    }
+
+    /// dtype of the parameters.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// A tensor of the model that gradients do not train.
     pub fn buffer(&self, name: &str, shape: &[u64], dtype: DType) -> Result<Tensor> {
         Ok(self.keep_buffer(name, self.runtime.zeros(shape, dtype)?))

@@ -4,12 +4,17 @@
 //! modules from it. Sizes are exact element counts; names are the module names of the checkpoint format the family uses.
 
 mod moe;
+mod parts;
 
 pub use moe::{Correction, ExpertGate, ExpertGroups, ExpertLayout, MoeSpec, RouterSpec, Scores, SharedSpec};
+pub use parts::{
+    CrossSpec, MapSpec, Piece, RelativeSpec, Sequence, SharedTable, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec,
+    TypeTable,
+};
 use std::rc::Rc;
 use tensor::DType;
 
-/// A decoder-only language model.
+/// A model: a stack of blocks with its inputs and its head, and perhaps a stack that it attends to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
     /// `model_type` as the config states it.
@@ -22,8 +27,18 @@ pub struct ModelSpec {
     pub embedding: EmbeddingSpec,
     /// Blocks, in order. Equal blocks share one description.
     pub layers: Vec<Rc<LayerSpec>>,
+    /// Which blocks run, in order, where some run more than once: blocks that share their weights.
+    pub order: Option<Vec<usize>>,
+    /// The stack that blocks with a [`CrossSpec`] attend to.
+    pub encoder: Option<Box<StackSpec>>,
+    /// Parts that turn images or sounds into positions of the text.
+    pub towers: Vec<TowerSpec>,
     /// Norm before the head.
     pub final_norm: Option<NormSpec>,
+    /// What is computed from the hidden states beside what training needs: the pooler of BERT.
+    pub pooler: Sequence,
+    /// What the outputs are held against.
+    pub task: Task,
     /// Output projection to the vocabulary.
     pub head: HeadSpec,
     /// Module names.
@@ -68,6 +83,13 @@ pub struct ModelNames {
     pub embed_norm: &'static str,
 }
 
+impl ModelNames {
+    /// Name of the list of blocks alone, without the modules it stands in.
+    pub fn list(&self) -> &'static str {
+        self.layers.rsplit('.').next().unwrap_or(self.layers)
+    }
+}
+
 impl Default for ModelNames {
     fn default() -> Self {
         Self {
@@ -94,6 +116,15 @@ pub struct EmbeddingSpec {
     pub positions: Option<PositionTable>,
     /// Dropout on the sum.
     pub dropout: f64,
+    /// Tokens, or numbers instead.
+    pub source: SourceSpec,
+    /// Where the token table stands outside of the stack.
+    pub shared: Option<SharedTable>,
+    /// Table of kinds of tokens.
+    pub types: Option<TypeTable>,
+    /// With a `width` of its own: the map to the stream that stands behind the norm. Otherwise tokens are projected before
+    /// positions are added, and back before the head.
+    pub projection: Option<LinearSpec>,
 }
 
 /// A table of positions that is added to the embedded tokens.
@@ -109,6 +140,20 @@ pub struct PositionTable {
     pub per_sequence: bool,
     /// Whether it is trained; otherwise it is a buffer of sines and cosines (XGLM).
     pub trained: bool,
+    /// What kind of table it is.
+    pub form: PositionForm,
+}
+
+/// How a table of positions is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PositionForm {
+    /// `weight` of a module; where it is not trained, a buffer.
+    #[default]
+    Table,
+    /// A parameter without a module of its own (ViT).
+    Bare,
+    /// A parameter that is not trained (Whisper, Pegasus).
+    Frozen,
 }
 
 /// The output projection.
@@ -124,6 +169,12 @@ pub struct HeadSpec {
     pub softcap: Option<f64>,
     /// Logits are multiplied with this.
     pub scale: Option<f64>,
+    /// What runs on hidden states before it.
+    pub transform: Sequence,
+    /// A second name of the bias.
+    pub bias_tie: Option<&'static str>,
+    /// Whether there is none: the outputs are hidden states, or what `transform` makes of them.
+    pub absent: bool,
 }
 
 /// A normalisation.
@@ -157,6 +208,8 @@ pub enum NormKind {
     RmsUnitOffset,
     /// Root mean square without parameters (nanochat, Llama 4).
     RmsPlain,
+    /// None at all (the first block of ModernBERT).
+    Identity,
 }
 
 /// One block.
@@ -166,6 +219,8 @@ pub struct LayerSpec {
     pub mixer: Mixer,
     /// Feed-forward part.
     pub feed_forward: FeedForwardSpec,
+    /// Attention to another stack, between the two.
+    pub cross: Option<CrossSpec>,
     /// How norms and residuals connect them.
     pub form: BlockForm,
     /// Names of the two main modules.
@@ -335,8 +390,12 @@ pub struct AttentionSpec {
     pub qk_norm_place: QkNormPlace,
     /// Rotary position embedding.
     pub rotary: Option<RotarySpec>,
+    /// Whether a position sees no later ones.
+    pub causal: bool,
     /// Linear position biases.
     pub alibi: bool,
+    /// Trained position biases.
+    pub relative: Option<RelativeSpec>,
     /// A second attention is taken from the first, with a trained weight that starts here (`DiffLlama`).
     pub differential: Option<f64>,
     /// Values are multiplied with this (`MiMo`).
@@ -368,6 +427,11 @@ pub struct AttentionSpec {
 }
 
 impl AttentionSpec {
+    /// Whether some positions do not see some others.
+    pub fn is_masked(&self) -> bool {
+        self.causal || self.window.is_some()
+    }
+
     /// Layers with equal keys share a mask: the window, 0 for none.
     pub fn mask_key(&self) -> u64 {
         self.mask_window().unwrap_or(0)
@@ -661,6 +725,10 @@ pub enum Activation {
     GeluTanh,
     /// GELU by tanh, written out in small ops (`gelu_new`).
     GeluNew,
+    /// x σ(1.702 x) (CLIP).
+    QuickGelu,
+    /// tanh
+    Tanh,
     /// max(x, 0)
     Relu,
     /// max(x, 0)²
@@ -681,11 +749,24 @@ impl Activation {
             "gelu_new" | "gelu_fast" => Self::GeluNew,
             "relu" => Self::Relu,
             "relu2" => Self::Relu2,
+            "quick_gelu" => Self::QuickGelu,
+            "tanh" => Self::Tanh,
             _ => return None,
         })
     }
 
     /// Names accepted in a config.
-    pub const NAMES: [&'static str; 9] =
-        ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh", "relu", "relu2"];
+    pub const NAMES: [&'static str; 11] = [
+        "silu",
+        "swish",
+        "gelu",
+        "gelu_new",
+        "gelu_fast",
+        "gelu_pytorch_tanh",
+        "gelu_tanh",
+        "relu",
+        "relu2",
+        "quick_gelu",
+        "tanh",
+    ];
 }

@@ -5,11 +5,11 @@ use crate::model::Model;
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::ParamKind;
 use crate::scaler::ScalerState;
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task};
 use crate::training::{Labels, Training, TrainingOptions};
 use std::fmt;
 use std::str::FromStr;
-use tensor::{CastLists, DType, Device, Result, Role, Runtime, Trace};
+use tensor::{CastLists, DType, Device, Result, Role, Runtime, Tensor, Trace};
 
 /// Which dtypes parameters, gradients, states and arithmetic use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,7 +271,19 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     // Token values matter to no cost; a ramp keeps them legal and different on a device that computes.
     let ramp = || (0..b * s).map(|i| (i % spec.vocab_size) as f64).collect();
     let make = || Ok::<_, tensor::Error>(rt.tensor_with(&[b, s], DType::I64, ramp)?.with_role(Role::Input));
-    let (tokens, labels) = (make()?, make()?);
+    let tokens = match spec.source() {
+        SourceSpec::Tokens => make()?,
+        SourceSpec::Signal(signal) => signal_input(rt, signal, b)?,
+    };
+    let labels = match spec.task {
+        Task::Classes(count) => {
+            let classes = || (0..b).map(|i| (i % count.max(1)) as f64).collect();
+            rt.tensor_with(&[b], DType::I64, classes)?.with_role(Role::Input)
+        }
+        // A loss without labels.
+        Task::Outputs => tokens.clone(),
+        _ => make()?,
+    };
     let labels = if options.profile.is_hf() { Labels::Tokens(&labels) } else { Labels::Targets(&labels) };
     let share = 1.0 / options.grad_accum_steps as f64;
     for _ in 0..options.steps {
@@ -288,6 +300,16 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
         training.update(Hyper::default().lr)?;
     }
     Ok(finish(rt, training.model()))
+}
+
+/// Numbers for a stack that reads such: they matter to no cost.
+///
+/// # Errors
+/// If a size is too large to count.
+pub fn signal_input(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Tensor> {
+    let shape = [batch, signal.len, signal.width];
+    let values = || (0..shape.iter().product()).map(|i: u64| (i % 17) as f64 / 17.0 - 0.5).collect();
+    Ok(runtime.tensor_with(&shape, DType::F32, values)?.with_role(Role::Input))
 }
 
 fn finish(runtime: &Runtime, model: &Model) -> StepTrace {

@@ -4,11 +4,11 @@
 
 use crate::context::{Forward, Profile, Recompute};
 use crate::fp8::{DelayedScaling, Fp8};
-use crate::loss::{next_token_loss, target_loss};
+use crate::loss::{class_loss, next_token_loss, output_loss, shifted_right, target_loss};
 use crate::model::Model;
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
 use crate::scaler::{LossScaler, ScalerOptions, Skip};
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, Task};
 use crate::step::Precision;
 use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
 
@@ -179,8 +179,11 @@ impl Training {
 
     /// Loss of a micro-batch, with its history on the tape.
     ///
+    /// `tokens` is what the first stack reads: of a model with an encoder, the tokens or numbers the encoder reads, and the
+    /// decoder reads the labels shifted by one.
+    ///
     /// # Shapes
-    /// tokens `b s` (integers), labels `b s` -> scalar
+    /// tokens `b s` (integers) or numbers `b n width`, labels `b s`, or `b` of classes -> scalar
     ///
     /// # Errors
     /// If the sequence is longer than the model's learned positions, or a token is not in its vocabulary.
@@ -201,15 +204,35 @@ impl Training {
 
     fn loss(&self, tokens: &Tensor, labels: Labels<'_>, dropout: bool) -> Result<Tensor> {
         let (rt, options) = (&self.runtime, &self.options);
-        let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), tokens.size(1));
+        let spec = self.model.spec();
+        let (Labels::Tokens(given) | Labels::Targets(given)) = labels;
+        let seq_len = match (spec.signal(), &spec.encoder) {
+            (Some(signal), _) => signal.positions(),
+            (None, Some(_)) => given.size(1),
+            (None, None) => tokens.size(1),
+        };
+        let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), seq_len);
         f.training = dropout;
         f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
-            let hidden = self.model.body(f, tokens)?;
+            let mut f = f.clone();
+            let shifted;
+            let input = match &spec.encoder {
+                None => tokens,
+                Some(_) => {
+                    shifted = shifted_right(&f, given)?;
+                    f.memory = self.model.encode(&f, tokens)?;
+                    &shifted
+                }
+            };
+            let f = &f;
+            let hidden = self.model.body(f, input)?;
             let logits = self.model.logits(f, &hidden)?;
-            let loss = match labels {
-                Labels::Tokens(labels) => next_token_loss(f, &logits, labels),
-                Labels::Targets(targets) => target_loss(f, &logits, targets),
+            let loss = match (spec.task, labels) {
+                (Task::NextToken, Labels::Tokens(labels)) => next_token_loss(f, &logits, labels),
+                (Task::NextToken | Task::OwnToken, _) => target_loss(f, &logits, given),
+                (Task::Classes(_), _) => class_loss(f, &logits, given),
+                (Task::Outputs, _) => output_loss(&logits),
             };
             // Both live until the forward pass is over, as parts of the model's output.
             drop((hidden, logits));

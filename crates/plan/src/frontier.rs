@@ -50,10 +50,10 @@ pub struct Point {
 /// As [`trace`].
 pub fn candidates(spec: &ModelSpec, options: &StepOptions) -> Result<Vec<Candidate>, Diagnostics> {
     let mut short = spec.clone();
-    short.layers.truncate(1);
+    short.truncate(1);
     let once = StepOptions { recompute: Recompute::None, steps: 1, until: Until::Forward, ..*options };
     let traced = trace(&short, &once)?;
-    let mut found = of_block(&traced.trace, spec.names.layers);
+    let mut found = of_block(&traced.trace, spec.names.list());
     // FLOP per byte, by cross-multiplication: exact, and stable in order.
     found.sort_by(|a, b| {
         (b.flop * u128::from(a.bytes)).cmp(&(a.flop * u128::from(b.bytes))).then(a.number.cmp(&b.number))

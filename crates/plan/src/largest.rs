@@ -52,7 +52,11 @@ impl Grow {
             Self::SeqLen => options.seq_len = size,
             Self::Layers => {
                 let pattern = spec.layers.clone();
-                spec.layers = pattern.iter().cycle().take(size as usize).cloned().collect();
+                match &spec.order {
+                    // Blocks that share weights: the same ones run more often.
+                    Some(order) => spec.order = Some(order.iter().cycle().take(size as usize).copied().collect()),
+                    None => spec.layers = pattern.iter().cycle().take(size as usize).cloned().collect(),
+                }
             }
         }
         (spec, options)
@@ -66,7 +70,7 @@ impl Grow {
             Self::SeqLen => spec.embedding.positions.as_ref().map_or(1 << 26, |p| p.count),
             // Where blocks differ, every trial is run in full.
             Self::Layers if spec.layers.windows(2).all(|pair| pair[0] == pair[1]) => 4096,
-            Self::Layers => (spec.layers.len() as u64).max(256),
+            Self::Layers => (spec.depth() as u64).max(256),
         }
     }
 

@@ -91,7 +91,7 @@ impl Ledger {
         names: &ModelNames,
         runtime: Bytes,
     ) -> Self {
-        let Timeline { phases, points } = Timeline::of(traced, options, sharding, names.layers);
+        let Timeline { phases, points } = Timeline::of(traced, options, sharding, names.list());
         let peak_phase = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
         let lines = lines(traced, options, sharding, names, &phases[peak_phase], runtime);
         Self {
@@ -124,7 +124,7 @@ fn lines(
     runtime: Bytes,
 ) -> Vec<Line> {
     let trace = &traced.trace;
-    let mut device = Device::new(traced, options, sharding, names.layers);
+    let mut device = Device::new(traced, options, sharding, names.list());
     for event in 0..phase.peak_event {
         device.apply(event);
     }
@@ -170,8 +170,8 @@ fn lines(
 /// Bucket and part of a storage: by role, and by the module of a block it was made in. Logits and what the loss makes of
 /// them, which is what is made outside of the body, are a bucket of their own: they are often the largest.
 fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
-    let mut parts = path.split('.').skip_while(|p| *p != names.layers).skip(2);
-    let in_block = path.split('.').any(|p| p == names.layers);
+    let mut parts = path.split('.').skip_while(|p| *p != names.list()).skip(2);
+    let in_block = path.split('.').any(|p| p == names.list());
     let in_body = path.strip_prefix(names.body).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     match role {
         Role::Activation | Role::Temporary | Role::Recompute => {
@@ -293,7 +293,7 @@ fn table(model: &Model, request: &Request<'_>, ledger: &Ledger) -> Table {
 }
 
 fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -> Phrase {
-    let layers = model.spec.layers.len() as u64;
+    let layers = model.spec.depth() as u64;
     let sharding = request.sharding;
     let divided = |yes: bool| if yes && sharding.dp > 1 { format!(", ÷ {}", sharding.dp) } else { String::new() };
     let dtype = request.options.precision.param_dtype().name();

@@ -125,7 +125,7 @@ impl Model {
             .with("name", self.name.as_str())
             .with("model_type", self.spec.family.as_str())
             .with("hidden_size", self.spec.hidden_size)
-            .with("num_hidden_layers", self.spec.layers.len() as u64)
+            .with("num_hidden_layers", self.spec.depth() as u64)
             .with("num_attention_heads", attention.map(|a| a.heads))
             .with("num_key_value_heads", attention.map(|a| a.kv_heads))
             .with("head_dim", attention.map(|a| a.head_dim))

@@ -85,7 +85,7 @@ pub fn parameters(model: &Model) -> Result<Vec<ParamInfo>, Diagnostics> {
 pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     let params = parameters(model)?;
     let counts = Counts::of(&params);
-    let layers = model.spec.layers.len();
+    let layers = model.spec.depth();
     let mut report = Report::new("params", phrase![Cell::Exact(u128::from(counts.stored.get())), " parameters"]);
     report = report.qualified(phrase![counts.stored]);
     if counts.active != counts.stored {

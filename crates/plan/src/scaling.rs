@@ -24,16 +24,16 @@ const SHORT: [usize; 2] = [4, 6];
 /// # Errors
 /// As [`trace`].
 pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
-    let layers = spec.layers.len();
-    let equal = spec.layers.windows(2).all(|w| std::rc::Rc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
-    let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, spec.names.layers);
+    let layers = spec.depth();
+    let equal = spec.order.is_none() && spec.layers.windows(2).all(|w| std::rc::Rc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
+    let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, spec.names.list());
     let highest = if !equal || layers <= SHORT[1] {
         let phases = timeline(&trace(spec, options)?).phases;
         phases[steady(&phases)].iter().map(|p| p.peak_bytes).max()
     } else {
         let short = |n: usize| -> Result<(Vec<Phase>, Vec<Vec<Moment>>), Diagnostics> {
             let mut spec = spec.clone();
-            spec.layers.truncate(n);
+            spec.truncate(n);
             let traced = trace(&spec, options)?;
             let timeline = timeline(&traced);
             let moments = moments(&traced, &timeline);

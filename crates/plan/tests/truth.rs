@@ -167,7 +167,7 @@ fn memory_is_within_a_percent() {
             ..options(batch, seq, row[3].parse().unwrap())
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
-        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.layers).phases;
+        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.list()).phases;
         checked += 1;
         for want in run {
             let got = phases.iter().find(|p| p.name == want[8]).unwrap();

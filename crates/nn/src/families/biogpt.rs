@@ -6,7 +6,7 @@ use super::common::{
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec,
-    PositionTable,
+    PositionForm, PositionTable,
 };
 
 /// What both read under names of their own.
@@ -35,6 +35,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         name: "embed_positions",
         per_sequence: false,
         trained: true,
+        form: PositionForm::Table,
     });
     model.names = ModelNames { body: "biogpt", norm: "layer_norm", head: "output_projection", ..ModelNames::default() };
     model.max_positions = Some(positions);
@@ -69,6 +70,7 @@ pub(super) fn read_xglm(r: &mut Reader<'_>) -> ModelSpec {
         name: "embed_positions",
         per_sequence: false,
         trained: false,
+        form: PositionForm::Table,
     });
     model.names = ModelNames { norm: "layer_norm", ..ModelNames::default() };
     model.max_positions = Some(positions);

@@ -4,7 +4,7 @@ use crate::config::{Names, Part, Reader};
 use crate::spec::{
     Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames,
     LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
-    QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec,
+    QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec, Task,
 };
 use std::rc::Rc;
 
@@ -253,7 +253,9 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         qk_norm_names: ["q_norm", "k_norm"],
         qk_norm_place: QkNormPlace::default(),
         rotary: None,
+        causal: true,
         alibi: false,
+        relative: None,
         differential: None,
         value_scale: None,
         scale: 1.0 / (s.d as f64).sqrt(),
@@ -310,6 +312,7 @@ pub fn block(attention: AttentionSpec, mlp: MlpSpec, form: BlockForm) -> LayerSp
         feed_forward: FeedForwardSpec::Mlp(mlp),
         form,
         names: LayerNames::default(),
+        cross: None,
         residual_scale: None,
         dropout: 0.0,
     }
@@ -323,7 +326,12 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: 
         vocab_size: s.v,
         embedding: EmbeddingSpec::default(),
         layers,
+        order: None,
+        encoder: None,
+        towers: Vec::new(),
         final_norm: Some(norm),
+        pooler: Vec::new(),
+        task: Task::NextToken,
         head: HeadSpec { tied, ..HeadSpec::default() },
         names: ModelNames::default(),
         max_positions: r.opt_size("max_position_embeddings"),

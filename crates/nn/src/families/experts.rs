@@ -79,6 +79,7 @@ pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerS
         feed_forward: FeedForwardSpec::Moe(Box::new(moe)),
         form,
         names: LayerNames::default(),
+        cross: None,
         residual_scale: None,
         dropout: 0.0,
     }

@@ -5,7 +5,7 @@ use super::common::{activation, attention, named};
 use crate::config::{Part, Reader};
 use crate::spec::{
     BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput,
-    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable, Projection,
+    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection, Task,
 };
 use std::rc::Rc;
 
@@ -62,6 +62,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         }),
         form: BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },
         names: LayerNames { attention: "attn", feed_forward: "mlp" },
+        cross: None,
         residual_scale: None,
         dropout: resid,
     });
@@ -76,12 +77,18 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
                 name: "wpe",
                 per_sequence: false,
                 trained: true,
+                form: PositionForm::Table,
             }),
             dropout: embd,
             ..EmbeddingSpec::default()
         },
         layers: vec![layer; l as usize],
+        order: None,
+        encoder: None,
+        towers: Vec::new(),
         final_norm: Some(norm),
+        pooler: Vec::new(),
+        task: Task::NextToken,
         head: HeadSpec { tied, ..HeadSpec::default() },
         names: ModelNames { body: "transformer", embed: "wte", layers: "h", norm: "ln_f", ..ModelNames::default() },
         max_positions: Some(positions),

@@ -4,6 +4,7 @@
 
 mod afmoe;
 mod apertus;
+mod bert;
 mod biogpt;
 mod bitnet;
 mod bloom;
@@ -14,6 +15,7 @@ mod cwm;
 mod dbrx;
 mod deepseek;
 mod diffllama;
+mod distilbert;
 mod dots1;
 mod ernie4_5;
 mod exaone4;
@@ -42,6 +44,7 @@ mod minicpm3;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
+mod modernbert;
 mod mpt;
 mod nanochat;
 mod nemotron;
@@ -61,6 +64,7 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod tasks;
 
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
 use crate::spec::ModelSpec;
@@ -72,11 +76,14 @@ type Read = fn(&mut Reader<'_>) -> ModelSpec;
 /// `model_type` and its reader.
 pub const FAMILIES: &[(&str, Read)] = &[
     ("afmoe", afmoe::read),
+    ("albert", bert::read_albert),
     ("apertus", apertus::read),
     ("arcee", llama::read_arcee),
+    ("bert", bert::read),
     ("biogpt", biogpt::read),
     ("bitnet", bitnet::read),
     ("bloom", bloom::read),
+    ("camembert", bert::read_roberta),
     ("codegen", codegen::read),
     ("cohere", cohere::read),
     ("cohere2", cohere::read_cohere2),
@@ -86,7 +93,9 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("deepseek_v3", deepseek::read_v3),
     ("deepseek_v32", deepseek::read_v32),
     ("diffllama", diffllama::read),
+    ("distilbert", distilbert::read),
     ("dots1", dots1::read),
+    ("electra", bert::read_electra),
     ("ernie4_5", ernie4_5::read),
     ("ernie4_5_moe", ernie4_5::read_moe),
     ("exaone", llama::read_exaone),
@@ -125,6 +134,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("ministral3", mistral::read_ministral3),
     ("mistral", mistral::read),
     ("mixtral", mixtral::read),
+    ("modernbert", modernbert::read),
     ("mpt", mpt::read),
     ("nanochat", nanochat::read),
     ("nemotron", nemotron::read),
@@ -142,12 +152,14 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
     ("qwen3_moe", qwen_moe::read_qwen3),
+    ("roberta", bert::read_roberta),
     ("seed_oss", seed_oss::read),
     ("smollm3", smollm3::read),
     ("stablelm", stablelm::read),
     ("starcoder2", starcoder2::read),
     ("vaultgemma", gemma2::read_vaultgemma),
     ("xglm", biogpt::read_xglm),
+    ("xlm-roberta", bert::read_roberta),
 ];
 
 /// Names of all families, in order.

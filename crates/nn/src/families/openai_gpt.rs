@@ -5,7 +5,7 @@ use super::gpt2::conv1d;
 use crate::config::Reader;
 use crate::spec::{
     Activation, BlockForm, BufferSpec, FusedOrder, LayerNames, MlpInput, MlpSpec, ModelNames, ModelSpec, NormKind,
-    NormSpec, PositionTable, Projection,
+    NormSpec, PositionForm, PositionTable, Projection,
 };
 use tensor::DType;
 
@@ -49,6 +49,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         name: "positions_embed",
         per_sequence: false,
         trained: true,
+        form: PositionForm::Table,
     });
     model.embedding.dropout = r.float_or("embd_pdrop", 0.1, FAMILY);
     model.names = ModelNames { body: "transformer", embed: "tokens_embed", layers: "h", ..ModelNames::default() };

@@ -1,7 +1,7 @@
 //! Self-attention: grouped, multi-query and latent heads, fused or explicit.
 
 use super::steps::{self, Heads, Setting};
-use super::{Differential, Latent, Linear, Norm, hf, rotary};
+use super::{Differential, Latent, Linear, Norm, hf, relative, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{AttentionSpec, AttentionSteps, FusedOrder, Projection, QkNorm, QkNormPlace};
@@ -22,6 +22,9 @@ pub struct Attention {
     differential: Option<Differential>,
     gate: Option<Linear>,
     out_norm: Option<Norm>,
+    relative: Option<Tensor>,
+    /// Whether keys and values come from another stack.
+    crosses: bool,
     out: Linear,
 }
 
@@ -39,13 +42,25 @@ impl Attention {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &Rc<AttentionSpec>, h: u64, layers: u64) -> Result<Self> {
+        Self::build(b, spec, (h, h), layers)
+    }
+
+    /// Attention whose keys and values come from another stack, of width `from`.
+    ///
+    /// # Errors
+    /// As [`Attention::new`].
+    pub fn to(b: &Builder<'_>, spec: &Rc<AttentionSpec>, h: u64, from: u64, layers: u64) -> Result<Self> {
+        Ok(Self { crosses: true, ..Self::build(b, spec, (h, from), layers)? })
+    }
+
+    fn build(b: &Builder<'_>, spec: &Rc<AttentionSpec>, (h, from): (u64, u64), layers: u64) -> Result<Self> {
         let (a, k, d, dv) = (spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim);
         let fan_in = Init::FanIn(h);
         let maps = match &spec.projection {
             Projection::Separate { q, k: key, v } => Maps::Separate(
                 Linear::new(b, q, h, a * d, fan_in)?,
-                Linear::new(b, key, h, k * d, fan_in)?,
-                Linear::new(b, v, h, k * dv, fan_in)?,
+                Linear::new(b, key, from, k * d, Init::FanIn(from))?,
+                Linear::new(b, v, from, k * dv, Init::FanIn(from))?,
             ),
             Projection::Fused { qkv, order } => {
                 Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
@@ -75,6 +90,8 @@ impl Attention {
             differential: spec.differential.map(|start| Differential::new(b, start, d, 1e-5)).transpose()?,
             gate: spec.gate.as_ref().map(|gate| Linear::new(b, gate, h, a * dv, fan_in)).transpose()?,
             out_norm: spec.out_norm.as_ref().map(|norm| Norm::named(b, norm, a * dv)).transpose()?,
+            relative: spec.relative.filter(|r| r.own).map(|r| relative::table(b, r, a)).transpose()?,
+            crosses: false,
             out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
             spec: spec.clone(),
             maps,
@@ -146,7 +163,7 @@ impl Attention {
     }
 
     /// Three maps, each cut into heads; norms where the family puts them.
-    fn separate(&self, f: &Forward, x: &Tensor, q: &Linear, k: &Linear, v: &Linear) -> Result<Heads> {
+    fn separate(&self, f: &Forward, x: &Tensor, q_map: &Linear, k: &Linear, v: &Linear) -> Result<Heads> {
         let spec = &self.spec;
         let (b, s) = (x.size(0), x.size(1));
         let place = spec.qk_norm_place;
@@ -155,14 +172,17 @@ impl Attention {
             None => Ok(t),
         };
         let full = matches!(spec.qk_norm, QkNorm::Full(_));
+        let memory = if self.crosses { Some(f.memory.as_ref().ok_or(NO_MEMORY)?) } else { None };
         let project = |map: &Linear, heads: u64, d: u64, norm: Option<&Norm>| -> Result<Tensor> {
             let norm = norm.filter(|_| place == QkNormPlace::Projection);
+            // The first map is that of the queries; the others read the other stack, if there is one.
+            let x = if std::ptr::eq(map, q_map) { x } else { memory.unwrap_or(x) };
             let t = normed(map.forward(f, x)?, norm.filter(|_| full))?;
-            let t = if spec.clip_qkv.is_some() { t } else { t.view(&[b, s, heads, d])? };
+            let t = if spec.clip_qkv.is_some() { t } else { t.view(&[b, x.size(1), heads, d])? };
             normed(t, norm.filter(|_| !full))
         };
         let (q_norm, k_norm) = (self.q_norm.as_ref(), self.k_norm.as_ref());
-        let mut q = project(q, spec.heads, spec.head_dim, q_norm)?;
+        let mut q = project(q_map, spec.heads, spec.head_dim, q_norm)?;
         if f.profile.is_hf() && spec.steps == AttentionSteps::ScaledQueries {
             q = q.mul_scalar(spec.scale)?;
         }
@@ -305,8 +325,14 @@ impl Attention {
         held: &mut Vec<Tensor>,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let (b, s) = (heads.0.size(0), heads.0.size(2));
-        let set = Setting { f, spec: &self.spec, pairs: self.pairs(f), input };
+        let pairs = self.pairs(f, &heads);
+        let set = Setting { f, spec: &self.spec, pairs, input };
+        if self.spec.relative.is_some() {
+            // A fused kernel hands no gradient to a bias, so that no profile runs one here.
+            relative::make(f, &self.spec, self.relative.as_ref(), s)?;
+        }
         let (out, weights) = match f.profile {
+            Profile::Fused if self.spec.relative.is_some() => (self.core_eager(f, heads.0, heads.1, heads.2)?.0, None),
             Profile::Fused => (self.core_fused(f, &heads.0, &heads.1, &heads.2)?, None),
             Profile::HfSdpa => (self.core_sdpa(&set, heads)?, None),
             Profile::HfEager => {
@@ -320,19 +346,31 @@ impl Attention {
     }
 
     fn options(&self, f: &Forward, causal: bool) -> Core {
-        Core { causal, window: self.spec.window, softcap: self.spec.softcap, ..Core::full(self.core_scale(f)) }
+        // The window of attention in both directions is in its mask.
+        let window = self.spec.window.filter(|_| causal);
+        Core { causal, window, softcap: self.spec.softcap, ..Core::full(self.core_scale(f)) }
     }
 
-    /// Pairs of a head that the mask leaves, of the square that explicit attention computes.
-    fn pairs(&self, f: &Forward) -> Mask {
-        let s = f.seq_len;
-        Mask { pairs: pairs(s, s, true, self.spec.window), square: s * s }
+    /// Pairs of a head that the mask leaves, of those that explicit attention computes.
+    fn pairs(&self, f: &Forward, heads: &Heads) -> Mask {
+        let (sq, sk) = match f.cache {
+            Some(_) => (f.seq_len, f.seq_len),
+            None => (heads.0.size(2), heads.1.size(2)),
+        };
+        let pairs = match self.spec.window {
+            Some(window) if !self.spec.causal => band(sq, window / 2),
+            window => pairs(sq, sk, self.spec.causal, window),
+        };
+        Mask { pairs, square: sq.saturating_mul(sk) }
     }
 
     fn core_fused(&self, f: &Forward, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-        let bias = self.spec.alibi.then(|| self.alibi(f, q.dtype())).transpose()?;
+        let mut bias = self.spec.alibi.then(|| self.alibi(f, q.dtype())).transpose()?;
+        if !self.spec.causal && self.spec.window.is_some() {
+            bias = Some(hf::additive_mask(f, &self.spec, q.dtype())?);
+        }
         let sinks = self.sinks.as_ref().map(|s| f.weight(s)).transpose()?;
-        q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(f, true))
+        q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(f, self.spec.causal))
     }
 
     fn core_sdpa(&self, set: &Setting<'_>, heads: Heads) -> Result<Tensor> {
@@ -342,6 +380,10 @@ impl Attention {
         let groups = heads.0.size(1) / heads.1.size(1);
         // PyTorch's CPU kernel wants one head size and no dropout, and falls back to small ops otherwise.
         let unfused = self.spec.head_dim != self.spec.value_dim || dropout > 0.0;
+        if self.spec.relative.is_some() {
+            let bias = relative::mask(f, &self.spec, heads.0.dtype())?;
+            return steps::unfused(set, heads, Some(&bias), dropout);
+        }
         if falcon {
             let mask = steps::falcon_bias(set, heads.0.dtype())?;
             if unfused {
@@ -365,7 +407,7 @@ impl Attention {
             // Grouped heads go to the kernel as they are up to the head size that GPU kernels take.
             let groups = if self.spec.head_dim <= 256 { 1 } else { groups };
             let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
-            let plain = Core { window: None, ..self.options(f, true) };
+            let plain = Core { window: None, ..self.options(f, self.spec.causal) };
             return q.attention(&k, &v, None, None, plain);
         }
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
@@ -376,7 +418,7 @@ impl Attention {
             let low = f.runtime.autocast_setting().map_or(q.dtype(), |(low, _)| low);
             hf::fused_mask(f, &self.spec, low)?
         };
-        q.attention(&k, &v, Some(&mask), None, self.options(f, true))
+        q.attention(&k, &v, Some(&mask), None, self.options(f, self.spec.causal))
     }
 
     /// Explicit attention in the steps of the family.
@@ -414,10 +456,13 @@ impl Attention {
         let dtype = q.dtype();
         let groups = spec.heads / spec.kv_heads;
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+        let heads = (q, k, v);
+        let pairs = self.pairs(f, &heads);
+        let (q, k, v) = heads;
         let mut scores = if spec.f32_scores {
-            hf::matmul(f, &q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?, self.pairs(f))?
+            hf::matmul(f, &q.to_dtype(DType::F32)?, &k.to_dtype(DType::F32)?.t()?, pairs)?
         } else {
-            hf::matmul(f, &q, &k.t()?, self.pairs(f))?
+            hf::matmul(f, &q, &k.t()?, pairs)?
         };
         scores = scores.mul_scalar(self.core_scale(f))?;
         if let Some(cap) = spec.softcap {
@@ -428,7 +473,12 @@ impl Attention {
         if spec.alibi {
             scores = scores.add(&self.alibi(f, scores.dtype())?)?;
         }
-        scores = scores.add(&hf::additive_mask(f, spec, scores.dtype())?)?;
+        if spec.relative.is_some() {
+            scores = scores.add(&relative::bias(f)?)?;
+        }
+        if spec.is_masked() {
+            scores = scores.add(&hf::additive_mask(f, spec, scores.dtype())?)?;
+        }
         let mut shifted = None;
         let mut weights = match &self.sinks {
             None => {
@@ -461,7 +511,7 @@ impl Attention {
         if self.drops(f) {
             weights = weights.dropout_composed(spec.dropout)?;
         }
-        let out = hf::matmul(f, &weights, &v, self.pairs(f))?;
+        let out = hf::matmul(f, &weights, &v, pairs)?;
         let out = merged_by_copy(&out)?;
         drop(shifted);
         Ok((out, weights))
@@ -476,6 +526,15 @@ impl Attention {
             slopes.mul(&positions)?.to_dtype(dtype)
         })
     }
+}
+
+/// A block with attention to another stack runs in a pass that has one.
+const NO_MEMORY: tensor::Error = tensor::Error::Backward("attention to another stack without its outputs");
+
+/// Pairs of `n` positions that are at most `side` apart.
+fn band(n: u64, side: u64) -> u64 {
+    let side = side.min(n.saturating_sub(1));
+    n * (2 * side + 1) - side * (side + 1)
 }
 
 /// Which of `n` keys each of `n` queries sees: those up to itself, at most `window` of them. Row-major.

@@ -3,7 +3,7 @@
 use super::{Attention, Mlp, Moe, Norm};
 use crate::context::{Forward, Profile};
 use crate::param::Builder;
-use crate::spec::{BlockForm, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
+use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
 use std::rc::Rc;
 use tensor::runtime::ScopeGuard;
 use tensor::{Result, Runtime, Tensor};
@@ -16,8 +16,17 @@ const NO_PART: tensor::Error = tensor::Error::Backward("a block without the part
 pub struct Block {
     spec: Rc<LayerSpec>,
     mixer: Mixer,
+    cross: Option<Cross>,
     feed_forward: FeedForward,
     norms: Norms,
+}
+
+/// Attention to another stack, with its norm.
+#[derive(Clone, Debug)]
+struct Cross {
+    name: &'static str,
+    attention: Attention,
+    norm: Norm,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +71,7 @@ impl Block {
             }
             MixerSpec::None => Mixer::None,
         };
+        let cross = spec.cross.as_ref().map(|cross| Cross::new(b, cross, h, layers)).transpose()?;
         let feed_forward = {
             let _scope = scope(b.runtime(), spec.names.feed_forward);
             match &spec.feed_forward {
@@ -72,7 +82,7 @@ impl Block {
                 FeedForwardSpec::None => FeedForward::None,
             }
         };
-        Ok(Self { spec: spec.clone(), mixer, feed_forward, norms: norms.into() })
+        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into() })
     }
 
     /// What it was built from.
@@ -96,6 +106,19 @@ impl Block {
             }
             Mixer::None => Err(NO_PART),
         }
+    }
+
+    /// The stream behind the attention to another stack, where there is one: normalised before it or behind its residual.
+    fn cross(&self, f: &Forward, x: Tensor, normed_first: bool) -> Result<Tensor> {
+        let Some(cross) = &self.cross else { return Ok(x) };
+        let inner = if normed_first { cross.norm.forward(f, &x)? } else { x.clone() };
+        let attended = {
+            let _scope = f.runtime.scope(cross.name);
+            cross.attention.forward(f, &inner)?.0
+        };
+        drop(inner);
+        let sum = self.join(&x, &self.branch(f, attended)?)?;
+        if normed_first { Ok(sum) } else { cross.norm.forward(f, &sum) }
     }
 
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
@@ -157,6 +180,7 @@ impl Block {
                 drop(inner);
                 let middle = self.join(&x, &attended)?;
                 drop(attended);
+                let middle = self.cross(f, middle, true)?;
                 let inner = norm(1, &middle)?;
                 let fed = self.feed(f, &inner)?;
                 drop(inner);
@@ -192,6 +216,7 @@ impl Block {
                 let attended = self.attend(f, &x, weights)?;
                 let middle = norm(0, &self.join(&x, &attended)?)?;
                 drop(attended);
+                let middle = self.cross(f, middle, false)?;
                 norm(1, &self.join(&middle, &self.feed(f, &middle)?)?)
             }
             BlockForm::ParallelInto { .. } => {
@@ -227,6 +252,15 @@ impl Block {
                 attended.add(&fed)?.add(&x)
             }
         }
+    }
+}
+
+impl Cross {
+    fn new(b: &Builder<'_>, spec: &CrossSpec, h: u64, layers: u64) -> Result<Self> {
+        let norm = Norm::named(b, &spec.norm, h)?;
+        let _scope = b.runtime().scope(spec.name);
+        let attention = Attention::to(b, &Rc::new((*spec.attention).clone()), h, spec.width, layers)?;
+        Ok(Self { name: spec.name, attention, norm })
     }
 }
 

@@ -13,6 +13,9 @@ use std::rc::Rc;
 use tensor::ops::matmul::Mask;
 use tensor::{CastLists, DType, Result, Tensor};
 
+/// What stands in additive masks for pairs that may not attend.
+pub const LOW: f64 = -1e30;
+
 /// `torch.matmul` of scores or values: batch dimensions are folded into one, copying operands that cannot be viewed so.
 ///
 /// `mask` says how many of the computed pairs the model needs.
@@ -65,6 +68,8 @@ pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
             let bent = bent.tanh()?.add_scalar(1.0)?;
             half.mul(&bent)
         }
+        Activation::QuickGelu => x.mul(&x.mul_scalar(1.702)?.sigmoid()?),
+        Activation::Tanh => x.tanh(),
         Activation::Relu => x.relu(),
         Activation::Relu2 => x.relu()?.pow_scalar(2.0),
         Activation::Xielu => Err(NO_SLOPES),
@@ -76,7 +81,7 @@ pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()
     let mut masks: BTreeMap<u64, &AttentionSpec> = BTreeMap::new();
     let mut tables: BTreeMap<(u8, u64), &RotarySpec> = BTreeMap::new();
     for spec in layers.iter().filter_map(|layer| layer.attention()) {
-        if spec.has_common_mask() {
+        if spec.has_common_mask() && spec.is_masked() {
             masks.entry(spec.mask_key()).or_insert(spec);
         }
         if spec.spare_mask {
@@ -117,7 +122,7 @@ fn additive_mask_as(f: &Forward, key: u64, spec: &AttentionSpec, dtype: DType) -
         let rt = &f.runtime;
         rt.no_grad(|| {
             let allowed = allowed_pairs(f, spec)?;
-            let (zero, low) = (rt.zeros(&[], dtype)?, rt.full(&[], -1e30, dtype)?);
+            let (zero, low) = (rt.zeros(&[], dtype)?, rt.full(&[], LOW, dtype)?);
             allowed.where_cond(&zero, &low)
         })
     })
@@ -133,7 +138,7 @@ pub fn fused_mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Ten
     let allowed = allowed_mask(f, spec)?;
     let rt = &f.runtime;
     rt.no_grad(|| {
-        let (low, zero) = (rt.full(&[], -1e30, dtype)?, rt.zeros(&[], dtype)?);
+        let (low, zero) = (rt.full(&[], LOW, dtype)?, rt.zeros(&[], dtype)?);
         allowed.where_cond(&zero, &low)
     })
 }
@@ -143,7 +148,7 @@ pub fn causal_mask_of_math(f: &Forward) -> Result<Tensor> {
     let (rt, s) = (&f.runtime, f.seq_len);
     rt.no_grad(|| {
         let allowed = rt.ones(&[s, s], DType::Bool)?.tril(0)?;
-        let (low, zero) = (rt.full(&[], -1e30, DType::F32)?, rt.zeros(&[], DType::F32)?);
+        let (low, zero) = (rt.full(&[], LOW, DType::F32)?, rt.zeros(&[], DType::F32)?);
         allowed.where_cond(&zero, &low)
     })
 }
@@ -156,7 +161,14 @@ pub(super) fn allowed_pairs(f: &Forward, spec: &AttentionSpec) -> Result<Tensor>
     let mut allowed = keys.less_equal(&queries)?;
     if let Some(window) = spec.mask_window() {
         let first = queries.add_scalar(-(window as f64))?;
-        allowed = allowed.logical_and(&first.less(&keys)?)?;
+        allowed = if spec.causal {
+            allowed.logical_and(&first.less(&keys)?)?
+        } else {
+            // As many before as behind.
+            let side = (window / 2) as f64;
+            let (first, last) = (queries.add_scalar(-side)?, queries.add_scalar(side)?);
+            first.less_equal(&keys)?.logical_and(&keys.less_equal(&last)?)?
+        };
     }
     allowed.unsqueeze(0)?.unsqueeze(0)?.expand(&[f.batch, 1, s, s])
 }

@@ -31,7 +31,7 @@ impl Norm {
             NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => Init::Zeros,
             _ => Init::Ones,
         };
-        let weight = (!matches!(spec.kind, NormKind::LayerNormPlain | NormKind::RmsPlain))
+        let weight = (!matches!(spec.kind, NormKind::LayerNormPlain | NormKind::RmsPlain | NormKind::Identity))
             .then(|| b.param("weight", shape, ParamKind::Vector, start))
             .transpose()?;
         let has_bias = matches!(spec.kind, NormKind::LayerNorm { bias: true } | NormKind::LayerNormUnitOffset);
@@ -73,6 +73,9 @@ impl Norm {
 
     /// `rows.. h -> rows.. h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        if self.kind == NormKind::Identity {
+            return Ok(x.clone());
+        }
         let _scope = f.runtime.scope(self.name);
         if !self.parts.is_empty() {
             return self.forward_parts(f, x);
@@ -123,6 +126,7 @@ impl Norm {
             NormKind::Rms => weight()?.mul(&self.normalised(x)?.to_dtype(dtype)?),
             NormKind::RmsWeightInF32 => weight()?.mul(&self.normalised(x)?)?.to_dtype(dtype),
             NormKind::RmsPlain => self.normalised(x)?.to_dtype(dtype),
+            NormKind::Identity => Ok(x.clone()),
             NormKind::RmsUnitOffset => {
                 let normal = self.normalised(x)?;
                 let scaled = normal.mul(&weight()?.to_dtype(DType::F32)?.add_scalar(1.0)?)?;

@@ -312,7 +312,7 @@ pub fn mpt(set: &Setting<'_>, heads: Heads, positions: u64, held: &mut Vec<Tenso
 /// PyTorch's attention where no fused kernel fits (dropout on a CPU, or values of another width than keys): scaled
 /// operands, scores, softmax, values, in f32 whatever autocast says.
 ///
-/// `mask` is additive; without one a causal mask is made.
+/// `mask` is additive; without one causal attention makes its own.
 ///
 /// # Errors
 /// If shapes do not fit.
@@ -328,12 +328,14 @@ pub fn unfused(set: &Setting<'_>, heads: Heads, mask: Option<&Tensor>, dropout: 
         let root = spec.scale.sqrt();
         let q = q.mul_scalar(root)?;
         let mask = match mask {
-            Some(mask) => mask.clone(),
-            None => hf::causal_mask_of_math(f)?,
+            Some(mask) => Some(mask.clone()),
+            None => spec.causal.then(|| hf::causal_mask_of_math(f)).transpose()?,
         };
         let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
         let mut scores = hf::matmul(f, &q, &k.t()?.mul_scalar(root)?, set.pairs)?;
-        scores = scores.add(&mask)?;
+        if let Some(mask) = &mask {
+            scores = scores.add(mask)?;
+        }
         let mut weights = scores.softmax(-1)?;
         drop(scores);
         if dropout > 0.0 {

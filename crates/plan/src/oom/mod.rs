@@ -89,7 +89,7 @@ impl Request<'_> {
         };
         let traced = model.trace(options)?;
         let found = tensors::of_size(spec, &traced, options, request.sharding, wanted);
-        let (layers, dp) = (spec.names.layers, request.sharding.dp);
+        let (layers, dp) = (spec.names.list(), request.sharding.dp);
         let mut buffers = flat::of_size(&traced.params, layers, dp, &message.request, message.segments());
         if message.request.is_shared() {
             buffers.clear();
@@ -408,7 +408,7 @@ fn other_profiles(
     wanted: Wanted<'_>,
 ) -> Result<Vec<(Profile, Tensor)>, Diagnostics> {
     let mut short = spec.clone();
-    short.layers.truncate(2);
+    short.truncate(2);
     let mut out = Vec::new();
     for profile in [Profile::HfEager, Profile::HfSdpa, Profile::Fused] {
         if profile == request.options.profile || (profile == Profile::HfSdpa && !spec.has_sdpa) {

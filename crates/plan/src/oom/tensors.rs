@@ -64,9 +64,9 @@ pub fn of_size(
     wanted: Wanted<'_>,
 ) -> Vec<Tensor> {
     let trace = &traced.trace;
-    let points = Timeline::of(traced, options, sharding, spec.names.layers).points;
+    let points = Timeline::of(traced, options, sharding, spec.names.list()).points;
     let first = trace.marks.first().map_or(0, |mark| mark.memory as usize);
-    let mut device = Device::new(traced, options, sharding, spec.names.layers);
+    let mut device = Device::new(traced, options, sharding, spec.names.list());
     let roles = roles(trace);
     let mut found: Vec<(Tensor, [u64; 2])> = Vec::new();
     for (i, event) in trace.memory.iter().enumerate() {
@@ -201,8 +201,8 @@ fn name(
         }
         _ if squares => of("attention scores"),
         _ => {
-            let mut parts = module.split('.').skip_while(|part| *part != spec.names.layers).skip(2);
-            match (module.contains(spec.names.layers), parts.next()) {
+            let mut parts = module.split('.').skip_while(|part| *part != spec.names.list()).skip(2);
+            match (module.contains(spec.names.list()), parts.next()) {
                 (true, Some(part)) => of(&format!("result in {part}")),
                 (true, None) => of("residual stream"),
                 _ => of("result"),

@@ -1,0 +1,85 @@
+//! Blocks one after another.
+
+use super::{Block, Norm, hf, rotary};
+use crate::context::Forward;
+use crate::param::Builder;
+use crate::spec::{LayerSpec, ModelNames, NormSpec};
+use std::rc::Rc;
+use tensor::{Result, Tensor, checkpoint_keeping};
+
+/// The blocks of a stack, and the norm behind them.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    specs: Vec<Rc<LayerSpec>>,
+    blocks: Vec<Block>,
+    order: Vec<usize>,
+    list: &'static str,
+    final_norm: Option<Norm>,
+}
+
+impl Stack {
+    /// Blocks on a stream of width `h`, in the current module; `order` says which of them run where some run repeatedly.
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn new(
+        b: &Builder<'_>,
+        layers: &[Rc<LayerSpec>],
+        order: Option<&[usize]>,
+        h: u64,
+        names: &ModelNames,
+        final_norm: Option<&NormSpec>,
+    ) -> Result<Self> {
+        let count = order.map_or(layers.len(), <[usize]>::len) as u64;
+        let mut blocks = Vec::with_capacity(layers.len());
+        for (i, layer) in layers.iter().enumerate() {
+            let _list = b.runtime().scope(names.layers);
+            let _scope = b.runtime().scope(i.to_string());
+            blocks.push(Block::new(b, layer, h, count)?);
+        }
+        let final_norm = final_norm.map(|norm| Norm::new(b, names.norm, norm, &[h])).transpose()?;
+        let order = order.map_or_else(|| (0..layers.len()).collect(), <[usize]>::to_vec);
+        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, final_norm })
+    }
+
+    /// The stream behind the last norm.
+    ///
+    /// # Shapes
+    /// `b s h -> b s h`
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn forward(&self, f: &Forward, mut x: Tensor) -> Result<Tensor> {
+        if f.profile.is_hf() {
+            hf::prepare(f, &self.specs, x.dtype())?;
+        } else {
+            rotary::prepare(f, &self.specs, f.activation_dtype(&x))?;
+        }
+        // Attention weights of the block before, where the reference's loop holds them.
+        let mut weights = None;
+        for &i in &self.order {
+            let block = &self.blocks[i];
+            let _list = f.runtime.scope(self.list);
+            let _scope = f.runtime.scope(i.to_string());
+            (x, weights) = if let Some(keep) = f.recompute.whole_blocks() {
+                let (block, forward) = (block.clone(), f.held(block.spec().attention()));
+                let inputs: Vec<&Tensor> = std::iter::once(&x).chain(&f.memory).collect();
+                let region = move |t: &[Tensor]| {
+                    let mut forward = forward.clone();
+                    forward.memory = t.get(1).cloned();
+                    let (out, weights) = block.forward(&forward, t[0].clone())?;
+                    Ok(std::iter::once(out).chain(weights).collect())
+                };
+                let mut outputs = checkpoint_keeping(&inputs, keep, region)?;
+                (outputs.remove(0), outputs.pop())
+            } else {
+                block.forward(f, x)?
+            };
+        }
+        if let Some(norm) = &self.final_norm {
+            x = norm.forward(f, &x)?;
+        }
+        drop(weights);
+        Ok(x)
+    }
+}

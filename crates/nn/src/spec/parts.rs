@@ -1,0 +1,176 @@
+//! What models have beside one stack of blocks that predicts the next token: other inputs, a stack that another one
+//! attends to, small sequences of modules, other tasks.
+
+use super::{Activation, EmbeddingSpec, LayerSpec, LinearSpec, ModelNames, NamedNorm, NormSpec};
+use crate::param::ParamKind;
+use std::rc::Rc;
+
+/// A few modules one after another: heads, poolers, projectors, the first layers of an image or a sound.
+pub type Sequence = Vec<Piece>;
+
+/// One module of a [`Sequence`], or a step without parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    /// A linear map of the last dimension.
+    Linear(MapSpec),
+    /// A norm over the last dimension, of this width.
+    Norm(NamedNorm, u64),
+    /// An activation.
+    Activation(Activation),
+    /// The first position of each sequence: `b s h -> b h`
+    First,
+    /// The mean over positions: `b s h -> b h`
+    Mean,
+    /// All but the first position: `b s h -> b (s - 1) h`
+    WithoutFirst,
+    /// So many positions side by side: `b s h -> b (s / n) (n h)`
+    Group(u64),
+    /// The mean of so many positions: `b s h -> b (s / n) h`
+    Pool(u64),
+    /// `x + f(x)`
+    Residual(Sequence),
+}
+
+/// A linear map with its sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MapSpec {
+    /// Module name and bias.
+    pub map: LinearSpec,
+    /// Inputs.
+    pub input: u64,
+    /// Outputs.
+    pub output: u64,
+    /// Sizes of the weight behind the outputs, where it is stored as the kernel of a convolution over patches that do not
+    /// overlap: `channels height width`. Their product is `input`.
+    pub kernel: Vec<u64>,
+    /// What it counts as.
+    pub kind: ParamKind,
+}
+
+impl MapSpec {
+    /// A map that is stored as a matrix.
+    pub fn new(name: &'static str, bias: bool, input: u64, output: u64) -> Self {
+        Self { map: LinearSpec::new(name, bias), input, output, kernel: Vec::new(), kind: ParamKind::Matrix }
+    }
+
+    /// The same as a piece.
+    pub fn piece(name: &'static str, bias: bool, input: u64, output: u64) -> Piece {
+        Piece::Linear(Self::new(name, bias, input, output))
+    }
+}
+
+/// What the first module of a stack reads.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub enum SourceSpec {
+    /// Token ids, looked up in a table.
+    #[default]
+    Tokens,
+    /// Numbers: pixels of an image, or a spectrum.
+    Signal(SignalSpec),
+}
+
+/// Numbers that a stack reads instead of tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignalSpec {
+    /// What one of them is, in words: `image of 224 x 224 in patches of 16 x 16`.
+    pub what: String,
+    /// Pieces of one: patches.
+    pub len: u64,
+    /// Numbers in a piece.
+    pub width: u64,
+    /// From numbers to the width of the stack.
+    pub pieces: Sequence,
+    /// Trained vectors in front of the pieces, each a parameter of this name.
+    pub leading: Vec<&'static str>,
+}
+
+impl SignalSpec {
+    /// Positions the stack sees of one.
+    pub fn positions(&self) -> u64 {
+        self.len + self.leading.len() as u64
+    }
+}
+
+/// A table with a row for each kind of token, added to the embedded tokens; a text of one kind uses the first row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TypeTable {
+    /// Rows.
+    pub count: u64,
+    /// Module name.
+    pub name: &'static str,
+}
+
+/// A token table that stands outside of the stacks that read it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedTable {
+    /// Module name, from the root.
+    pub name: &'static str,
+    /// Names of the same tensor in the stacks.
+    pub ties: Vec<&'static str>,
+}
+
+/// A stack of blocks with what stands in front of and behind them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StackSpec {
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// What it reads.
+    pub embedding: EmbeddingSpec,
+    /// Blocks, in order.
+    pub layers: Vec<Rc<LayerSpec>>,
+    /// Norm behind the last block.
+    pub final_norm: Option<NormSpec>,
+    /// Module names; the head is unused.
+    pub names: ModelNames,
+}
+
+/// Attention of a block to another stack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CrossSpec {
+    /// The attention; its keys and values come from the other stack.
+    pub attention: Box<super::AttentionSpec>,
+    /// Module name.
+    pub name: &'static str,
+    /// Its norm: before it where the block normalises before its parts, else behind its residual.
+    pub norm: NamedNorm,
+    /// Width of the other stack.
+    pub width: u64,
+}
+
+/// What the outputs are held against in training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Task {
+    /// Each position predicts the next token.
+    #[default]
+    NextToken,
+    /// Each position has a token of its own to predict: masked tokens, or those of a decoder behind an encoder.
+    OwnToken,
+    /// One of so many classes for each sequence.
+    Classes(u64),
+    /// There is no loss of its own: hidden states or scores are summed, as the reference does.
+    Outputs,
+}
+
+/// Position biases of T5: a trained number for each head and bucket of distances, the same for all blocks of a stack.
+///
+/// Source: Raffel et al. 2020, arXiv:1910.10683.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelativeSpec {
+    /// Buckets of distances.
+    pub buckets: u64,
+    /// Distances from here on share the last bucket.
+    pub max_distance: u64,
+    /// Whether this attention holds the table; the others of the stack use what it made.
+    pub own: bool,
+}
+
+/// A part of a model that turns images or sounds into positions of the text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TowerSpec {
+    /// What it is, in words: `vision`.
+    pub what: &'static str,
+    /// The stack.
+    pub stack: StackSpec,
+    /// What runs behind it, with names from the root, up to the width of the text.
+    pub projector: Sequence,
+}
