@@ -23,8 +23,9 @@ pub mod step;
 pub mod training;
 
 pub use context::{Forward, Profile, Recompute};
+pub use loss::Labels;
 pub use model::Model;
 pub use param::{Param, ParamKind};
 pub use schedule::{Decay, Schedule};
 pub use spec::ModelSpec;
-pub use training::{Labels, Training, TrainingOptions};
+pub use training::{Training, TrainingOptions};

@@ -1,11 +1,68 @@
 //! Losses: each position predicts the next token, or a token of its own; classes; sums of outputs.
 
 use crate::context::Forward;
+use crate::model::Model;
+use crate::spec::{ModelSpec, Task};
 use tensor::ops::nll_loss::Reduction;
 use tensor::{DType, Result, Tensor};
 
 /// Label that counts for nothing: the last position of a sequence predicts no token.
 pub const IGNORED: f64 = -100.0;
+
+/// What the positions of a batch are to predict.
+#[derive(Clone, Copy, Debug)]
+pub enum Labels<'a> {
+    /// The tokens themselves, `b s`: the loss shifts them, and the last position predicts nothing.
+    Tokens(&'a Tensor),
+    /// The next token of every position, `b s`; [`IGNORED`] for none.
+    Targets(&'a Tensor),
+}
+
+impl<'a> Labels<'a> {
+    fn given(self) -> &'a Tensor {
+        let (Self::Tokens(given) | Self::Targets(given)) = self;
+        given
+    }
+}
+
+/// Positions of the stack in front of the head.
+pub fn positions(spec: &ModelSpec, input: &Tensor, labels: Labels<'_>) -> u64 {
+    match (spec.signal(), &spec.encoder) {
+        (Some(signal), _) => signal.positions(),
+        (None, Some(_)) => labels.given().size(1),
+        (None, None) => input.size(1),
+    }
+}
+
+/// Loss of a batch, by the task of the model.
+///
+/// A decoder behind an encoder reads its labels shifted by one; `input` is what the encoder reads.
+///
+/// # Shapes
+/// input `b s` (integers) or numbers `b n width`, labels `b s`, or `b` of classes -> scalar
+///
+/// # Errors
+/// As [`Model::forward`].
+pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>) -> Result<Tensor> {
+    let given = labels.given();
+    let (mut f, mut shifted) = (f.clone(), None);
+    if let Some(memory) = model.encode(&f, input)? {
+        f.memory = Some(memory);
+        shifted = Some(shifted_right(&f, given)?);
+    }
+    let f = &f;
+    let hidden = model.body(f, shifted.as_ref().unwrap_or(input))?;
+    let logits = model.logits(f, &hidden)?;
+    let loss = match (model.spec().task, labels) {
+        (Task::NextToken, Labels::Tokens(labels)) => next_token_loss(f, &logits, labels),
+        (Task::NextToken | Task::OwnToken, _) => target_loss(f, &logits, given),
+        (Task::Classes(_), _) => class_loss(f, &logits, given),
+        (Task::Outputs, _) => output_loss(&logits),
+    };
+    // Both live until the forward pass is over, as parts of the model's output.
+    drop((hidden, logits));
+    loss
+}
 
 /// Mean cross-entropy of `logits` against the tokens shifted by one.
 ///
@@ -64,7 +121,7 @@ pub fn output_loss(outputs: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `b s` (integers) -> `b s`
-pub fn shifted_right(f: &Forward, labels: &Tensor) -> Result<Tensor> {
+fn shifted_right(f: &Forward, labels: &Tensor) -> Result<Tensor> {
     let (b, s) = (labels.size(0), labels.size(1));
     f.runtime.no_grad(|| {
         let start = f.runtime.zeros(&[b, 1], DType::I64)?;

@@ -1,12 +1,13 @@
 //! Whole training steps under the meter.
 
 use crate::context::{Profile, Recompute};
+use crate::loss::Labels;
 use crate::model::Model;
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::ParamKind;
 use crate::scaler::ScalerState;
 use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task};
-use crate::training::{Labels, Training, TrainingOptions};
+use crate::training::{Training, TrainingOptions};
 use std::fmt;
 use std::str::FromStr;
 use tensor::{CastLists, DType, Device, Result, Role, Runtime, Tensor, Trace};
@@ -267,23 +268,7 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     if options.warm {
         training.prepare()?;
     }
-    let (b, s) = (options.batch, options.seq_len);
-    // Token values matter to no cost; a ramp keeps them legal and different on a device that computes.
-    let ramp = || (0..b * s).map(|i| (i % spec.vocab_size) as f64).collect();
-    let make = || Ok::<_, tensor::Error>(rt.tensor_with(&[b, s], DType::I64, ramp)?.with_role(Role::Input));
-    let tokens = match spec.source() {
-        SourceSpec::Tokens => make()?,
-        SourceSpec::Signal(signal) => signal_input(rt, signal, b)?,
-    };
-    let labels = match spec.task {
-        Task::Classes(count) => {
-            let classes = || (0..b).map(|i| (i % count.max(1)) as f64).collect();
-            rt.tensor_with(&[b], DType::I64, classes)?.with_role(Role::Input)
-        }
-        // A loss without labels.
-        Task::Outputs => tokens.clone(),
-        _ => make()?,
-    };
+    let (tokens, labels) = example(rt, spec, options.batch, options.seq_len)?;
     let labels = if options.profile.is_hf() { Labels::Tokens(&labels) } else { Labels::Targets(&labels) };
     let share = 1.0 / options.grad_accum_steps as f64;
     for _ in 0..options.steps {
@@ -302,11 +287,34 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     Ok(finish(rt, training.model()))
 }
 
-/// Numbers for a stack that reads such: they matter to no cost.
+/// What the first stack reads, and labels: their values matter to no cost, and are legal and different on a device that
+/// computes.
 ///
 /// # Errors
 /// If a size is too large to count.
-pub fn signal_input(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Tensor> {
+pub fn example(runtime: &Runtime, spec: &ModelSpec, batch: u64, seq_len: u64) -> Result<(Tensor, Tensor)> {
+    let ids = |shape: &[u64], below: u64| -> Result<Tensor> {
+        let ramp = || (0..shape.iter().product()).map(|i: u64| (i % below.max(1)) as f64).collect();
+        Ok(runtime.tensor_with(shape, DType::I64, ramp)?.with_role(Role::Input))
+    };
+    let input = match spec.source() {
+        SourceSpec::Tokens => ids(&[batch, seq_len], spec.vocab_size)?,
+        SourceSpec::Signal(signal) => numbers(runtime, signal, batch)?,
+    };
+    let labels = match spec.task {
+        Task::NextToken | Task::OwnToken => ids(&[batch, seq_len], spec.vocab_size)?,
+        Task::Classes(count) => ids(&[batch], count)?,
+        // A loss without labels.
+        Task::Outputs => input.clone(),
+    };
+    Ok((input, labels))
+}
+
+/// Numbers for a stack that reads such.
+///
+/// # Errors
+/// If a size is too large to count.
+pub fn numbers(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Tensor> {
     let shape = [batch, signal.len, signal.width];
     let values = || (0..shape.iter().product()).map(|i: u64| (i % 17) as f64 / 17.0 - 0.5).collect();
     Ok(runtime.tensor_with(&shape, DType::F32, values)?.with_role(Role::Input))

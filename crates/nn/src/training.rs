@@ -4,11 +4,12 @@
 
 use crate::context::{Forward, Profile, Recompute};
 use crate::fp8::{DelayedScaling, Fp8};
-use crate::loss::{class_loss, next_token_loss, output_loss, shifted_right, target_loss};
+pub use crate::loss::Labels;
+use crate::loss::{loss, positions};
 use crate::model::Model;
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
 use crate::scaler::{LossScaler, ScalerOptions, Skip};
-use crate::spec::{ModelSpec, Task};
+use crate::spec::ModelSpec;
 use crate::step::Precision;
 use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
 
@@ -36,15 +37,6 @@ pub struct TrainingOptions {
     pub clip_norm: Option<f64>,
     /// Whether bf16 parameters without master copies are rounded up or down at random, right in the mean.
     pub stochastic_rounding: bool,
-}
-
-/// What the positions of a batch are to predict.
-#[derive(Clone, Copy, Debug)]
-pub enum Labels<'a> {
-    /// The tokens themselves, `b s`: the loss shifts them, and the last position predicts nothing.
-    Tokens(&'a Tensor),
-    /// The next token of every position, `b s`; [`crate::loss::IGNORED`] for none.
-    Targets(&'a Tensor),
 }
 
 /// What an update came to.
@@ -204,38 +196,12 @@ impl Training {
 
     fn loss(&self, tokens: &Tensor, labels: Labels<'_>, dropout: bool) -> Result<Tensor> {
         let (rt, options) = (&self.runtime, &self.options);
-        let spec = self.model.spec();
-        let (Labels::Tokens(given) | Labels::Targets(given)) = labels;
-        let seq_len = match (spec.signal(), &spec.encoder) {
-            (Some(signal), _) => signal.positions(),
-            (None, Some(_)) => given.size(1),
-            (None, None) => tokens.size(1),
-        };
+        let seq_len = positions(self.model.spec(), tokens, labels);
         let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), seq_len);
         f.training = dropout;
         f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
-            let mut f = f.clone();
-            let shifted;
-            let input = match &spec.encoder {
-                None => tokens,
-                Some(_) => {
-                    shifted = shifted_right(&f, given)?;
-                    f.memory = self.model.encode(&f, tokens)?;
-                    &shifted
-                }
-            };
-            let f = &f;
-            let hidden = self.model.body(f, input)?;
-            let logits = self.model.logits(f, &hidden)?;
-            let loss = match (spec.task, labels) {
-                (Task::NextToken, Labels::Tokens(labels)) => next_token_loss(f, &logits, labels),
-                (Task::NextToken | Task::OwnToken, _) => target_loss(f, &logits, given),
-                (Task::Classes(_), _) => class_loss(f, &logits, given),
-                (Task::Outputs, _) => output_loss(&logits),
-            };
-            // Both live until the forward pass is over, as parts of the model's output.
-            drop((hidden, logits));
+            let loss = loss(f, &self.model, tokens, labels);
             if let Some(casts) = &f.fp8 {
                 casts.forget();
             }

@@ -6,8 +6,9 @@
 
 use napkin_nn::config::Config;
 use napkin_nn::families::{self, FAMILIES};
-use napkin_nn::loss::next_token_loss;
+use napkin_nn::loss::{self, Labels};
 use napkin_nn::optim::{Hyper, Implementation, Kind, Optimizer, OptimizerKind};
+use napkin_nn::spec::Task;
 use napkin_nn::step::{self, Precision, StepOptions, Until};
 use napkin_nn::{Forward, Model, ModelSpec, Profile, Recompute};
 use std::path::PathBuf;
@@ -174,7 +175,8 @@ fn a_step_leaves_the_model_its_states_and_its_inputs() {
 struct Bench {
     runtime: Runtime,
     model: Model,
-    tokens: Tensor,
+    input: Tensor,
+    labels: Tensor,
     profile: Profile,
     recompute: Recompute,
     dropout: bool,
@@ -195,17 +197,24 @@ impl Bench {
                 p.tensor.detach().add_scaled_(&noise, 0.1).unwrap();
             }
         });
-        let values: Vec<f64> = (0..BATCH * SEQ_LEN).map(|i| ((i * i + 3 * i) % spec.vocab_size) as f64).collect();
-        let tokens = runtime.input(&values, &[BATCH, SEQ_LEN], DType::I64).unwrap();
-        Self { runtime, model, tokens, profile, recompute, dropout }
+        let (mut input, mut labels) = step::example(&runtime, spec, BATCH, SEQ_LEN).unwrap();
+        if input.dtype() == DType::I64 {
+            let values: Vec<f64> = (0..BATCH * SEQ_LEN).map(|i| ((i * i + 3 * i) % spec.vocab_size) as f64).collect();
+            input = runtime.input(&values, &[BATCH, SEQ_LEN], DType::I64).unwrap();
+            if matches!(spec.task, Task::NextToken | Task::OwnToken) {
+                labels = input.clone();
+            }
+        }
+        Self { runtime, model, input, labels, profile, recompute, dropout }
     }
 
     /// Forward, loss, backward.
     fn loss(&self) -> f64 {
-        let mut f = Forward::new(&self.runtime, self.profile, self.recompute, BATCH, SEQ_LEN);
+        let labels = Labels::Tokens(&self.labels);
+        let seq_len = loss::positions(self.model.spec(), &self.input, labels);
+        let mut f = Forward::new(&self.runtime, self.profile, self.recompute, BATCH, seq_len);
         f.training = self.dropout;
-        let logits = self.model.forward(&f, &self.tokens).unwrap();
-        let loss = next_token_loss(&f, &logits, &self.tokens).unwrap();
+        let loss = loss::loss(&f, &self.model, &self.input, labels).unwrap();
         loss.backward().unwrap();
         loss.item().unwrap()
     }

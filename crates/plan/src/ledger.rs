@@ -172,7 +172,12 @@ fn lines(
 fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
     let mut parts = path.split('.').skip_while(|p| *p != names.list()).skip(2);
     let in_block = path.split('.').any(|p| p == names.list());
-    let in_body = path.strip_prefix(names.body).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    // A model without a head has no body of its own: all but the loss is in it.
+    let in_body = if names.body.is_empty() {
+        !path.is_empty()
+    } else {
+        path.strip_prefix(names.body).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
     match role {
         Role::Activation | Role::Temporary | Role::Recompute => {
             if in_block {

@@ -54,7 +54,7 @@ fn small_variants_match() {
         if counts != expected {
             wrong.push(format!("{}: {counts:?}, reference {expected:?}", cells[..4].join(" ")));
         }
-        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.layers).phases;
+        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.list()).phases;
         let phase = |name| phases.iter().find(|p| p.name == name).unwrap();
         let (fwd, bwd) = (phase("fwd1"), phase("bwd1"));
         let bytes = [fwd.peak_bytes, fwd.end_bytes(), bwd.peak_bytes, bwd.end_bytes()];

@@ -3,14 +3,13 @@
 //! RoBERTa, XLM-RoBERTa and CamemBERT count positions from behind the padding id; ELECTRA and ALBERT embed in a width of
 //! their own, and ALBERT's blocks share their weights.
 
-use super::common::{FAMILY, FREE, Sizes, activation, attention, block, named, plain_mlp, plain_sizes};
+use super::common::{FAMILY, FREE, Sizes, activation, attention, block, equal, named, plain_mlp, plain_sizes};
 use super::tasks::{self, Asked};
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, BlockForm, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MapSpec,
     ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionForm, PositionTable, Projection, Task, TypeTable,
 };
-use std::rc::Rc;
 
 /// Names of a family in the style of BERT.
 struct Style {
@@ -104,7 +103,7 @@ fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
     layer.names = LayerNames { attention: "attention", feed_forward: "" };
     layer.dropout = embedding.dropout;
     let tied = r.flag("tie_word_embeddings", true);
-    let mut model = tasks::model(&s, embedding, vec![Rc::new(layer); s.l as usize]);
+    let mut model = tasks::model(&s, embedding, equal(&s, layer));
     model.names = ModelNames {
         body: style.bodies[usize::from(!asked.has_head())],
         embed: "embeddings.word_embeddings",
@@ -192,7 +191,7 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
     let mut layer: LayerSpec = block(attention, plain_mlp(f, act, "ffn", "ffn_output", true), form);
     layer.names = LayerNames { attention: "attention", feed_forward: "" };
     let blocks = groups.saturating_mul(inner).min(crate::config::MAX_LAYERS);
-    let mut model = tasks::model(&s, embedding, vec![Rc::new(layer); blocks as usize]);
+    let mut model = tasks::model(&s, embedding, equal(&Sizes { l: blocks, ..s }, layer));
     // Layer i of the file runs all blocks of group i / (layers / groups).
     let group = |i: u64| (i as f64 / (s.l as f64 / groups as f64)) as u64;
     let of = |i: u64| (0..inner).map(move |j| (group(i).min(groups.saturating_sub(1)) * inner + j) as usize);

@@ -1,6 +1,6 @@
 //! DistilBERT: BERT without kinds of tokens and without a pooler, under names of its own.
 
-use super::common::{FAMILY, activation, attention, block, named, plain_mlp, sizes_under};
+use super::common::{FAMILY, activation, attention, block, equal, named, plain_mlp, sizes_under};
 use super::tasks::{self, Asked};
 use crate::ParamKind;
 use crate::config::Reader;
@@ -8,7 +8,6 @@ use crate::spec::{
     Activation, BlockForm, EmbeddingSpec, HeadSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind,
     NormSpec, Piece, PositionForm, PositionTable, Projection, Task,
 };
-use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_under(
@@ -54,7 +53,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         dropout,
         ..EmbeddingSpec::default()
     };
-    let mut model = tasks::model(&s, embedding, vec![Rc::new(layer); s.l as usize]);
+    let mut model = tasks::model(&s, embedding, equal(&s, layer));
     model.names = ModelNames {
         body: if asked.has_head() { "distilbert" } else { "" },
         embed: "embeddings.word_embeddings",

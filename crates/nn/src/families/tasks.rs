@@ -49,9 +49,10 @@ impl Asked {
         if let (Self::Other, Some(class)) = (self, r.config().architectures().first()) {
             model.not_modelled.push(format!(
                 "the head of {class}: that of masked tokens stands in its place, {} parameters",
-                match model.head.tied {
-                    true => "a map of the stream, a norm and a bias for every token in",
-                    false => "a map of the stream, a norm and a projection to every token in",
+                if model.head.tied {
+                    "a map of the stream, a norm and a bias for every token in"
+                } else {
+                    "a map of the stream, a norm and a projection to every token in"
                 }
             ));
         }

@@ -117,7 +117,7 @@ impl Embedding {
             let _scope = f.runtime.scope(types.name);
             let (b, s) = (x.size(0), x.size(1));
             let first = f.runtime.no_grad(|| f.runtime.zeros(&[b, s], DType::I64))?;
-            x = self.add(f, &x, table.embedding(&first)?, &mut held)?;
+            x = joined(f, &x, table.embedding(&first)?, &mut held)?;
         }
         if let (Some(table), Some(p)) = (&self.positions, &spec.positions) {
             let s = f.start() + x.size(1);
@@ -135,7 +135,7 @@ impl Embedding {
                 table.embedding(&index)?
             };
             drop(scope);
-            x = self.add(f, &x, added, &mut held)?;
+            x = joined(f, &x, added, &mut held)?;
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(f, &x)?;
@@ -148,17 +148,18 @@ impl Embedding {
         }
         Ok((x, held))
     }
+}
 
-    fn add(&self, f: &Forward, x: &Tensor, mut added: Tensor, held: &mut Vec<Tensor>) -> Result<Tensor> {
-        if let Some(compute) = f.compute {
-            added = added.to_dtype(compute)?;
-        }
-        let sum = x.add(&added)?;
-        if f.profile.is_hf() {
-            held.push(added);
-        }
-        Ok(sum)
+/// `x + added` in the precision of the pass; `held` gets what the reference names.
+fn joined(f: &Forward, x: &Tensor, mut added: Tensor, held: &mut Vec<Tensor>) -> Result<Tensor> {
+    if let Some(compute) = f.compute {
+        added = added.to_dtype(compute)?;
     }
+    let sum = x.add(&added)?;
+    if f.profile.is_hf() {
+        held.push(added);
+    }
+    Ok(sum)
 }
 
 /// The table of positions of a stream `h` wide.

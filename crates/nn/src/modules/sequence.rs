@@ -38,9 +38,9 @@ impl Map {
         let _scope = b.runtime().scope(spec.map.name);
         let mut shape = vec![spec.output];
         if spec.kernel.is_empty() {
-            shape.push(spec.input)
+            shape.push(spec.input);
         } else {
-            shape.extend(&spec.kernel)
+            shape.extend(&spec.kernel);
         }
         let weight = b.param("weight", &shape, spec.kind, Init::FanIn(spec.input))?;
         let kind = if spec.kind == ParamKind::Head { ParamKind::Head } else { ParamKind::Vector };
