@@ -22,6 +22,11 @@ impl KvCache {
         Self { capacity, len: Cell::new(0), layers: RefCell::default() }
     }
 
+    /// A cache that holds `past` tokens already: what a pass on the device without data continues.
+    pub fn after(past: u64, capacity: u64) -> Self {
+        Self { capacity, len: Cell::new(past), layers: RefCell::default() }
+    }
+
     /// Tokens whose keys and values it holds.
     pub fn len(&self) -> u64 {
         self.len.get()

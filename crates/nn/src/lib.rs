@@ -16,6 +16,7 @@ pub mod model;
 pub mod modules;
 pub mod optim;
 pub mod param;
+pub mod reading;
 pub mod scaler;
 pub mod schedule;
 pub mod spec;
