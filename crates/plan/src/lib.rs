@@ -14,6 +14,8 @@
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
 //! | [`reconcile`] | what lies between a prediction and a run of it |
+//! | [`inference`] | what weights, keys and values take, how many sequences fit, how long a token takes |
+//! | [`quant`] | number formats of weights and caches, constants included |
 //! | [`states`] | bytes of parameters, gradients and optimizer states |
 //! | [`hardware`] | what an accelerator can do, and who says so |
 //! | [`formulas`] | the closed forms of the field, as cross-checks |
@@ -35,6 +37,7 @@ pub mod formulas;
 pub mod frontier;
 pub mod hardware;
 pub mod hw_report;
+pub mod inference;
 pub mod largest;
 pub mod ledger;
 pub mod log_mfu;
@@ -44,6 +47,7 @@ pub mod nearest;
 pub mod oom;
 pub mod params;
 pub mod presets;
+pub mod quant;
 pub mod reconcile;
 pub mod report;
 pub mod scaling;

@@ -147,4 +147,40 @@ pub(super) const FORMULAS: &[Formula] = &[
         source "one key and one value for each token, layer and key/value head";
         Eval::Exact(|x| product(&[2, x[0], x[1], x[2], x[3], x[4], x[5]]));
     },
+    formula! {
+        "weights": "bytes of weights",
+        "N·w" ["B"],
+        where "N" = "parameters", "w" = "bytes of a parameter, constants of its format included";
+        caveat "memory holds all parameters, also those of experts that a token does not use";
+        source "data/formats/weights.csv";
+        Eval::Real(|x| x[0] * x[1]);
+    },
+    formula! {
+        "kv-token": "bytes kept of one token",
+        "Σ l·w·e" ["B"],
+        where "l" = "layers of a kind", "w" = "elements kept of a token in one: 2·k·d, or the width of a latent",
+            "e" = "bytes of an element";
+        caveat "windows apart; a state-space layer keeps nothing of a token";
+        source "the layers of the config";
+        Eval::Exact(|x| product(&[x[0], x[1], x[2]]));
+    },
+    formula! {
+        "kv-sequence": "bytes kept of a sequence",
+        "Σ l·t·min(s, r)" ["B"],
+        where "l" = "layers of a kind", "t" = "bytes of a token in one", "s" = "tokens of the sequence",
+            "r" = "tokens it looks back to, itself included";
+        caveat "what the model needs; an engine reserves more";
+        source "the layers of the config";
+        Eval::Exact(|x| product(&[x[0], x[1], x[2].min(x[3])]));
+    },
+    formula! {
+        "kv-blocks": "bytes that a paged engine charges a sequence",
+        "Σ g·n·B" ["B"],
+        where "g" = "groups of layers of a kind",
+            "n" = "blocks for each: ⌈s/t⌉, or ⌈min(r - 1 + c, s)/t⌉ + 1 with a window",
+            "B" = "bytes of a block";
+        caveat "c = tokens of a prompt read in one step, t = tokens of a block; a state is one block";
+        source "vLLM, v1/kv_cache_interface.py and v1/core/kv_cache_utils.py";
+        Eval::Exact(|x| product(&[x[0], x[1], x[2]]));
+    },
 ];

@@ -51,4 +51,21 @@ pub(super) const FORMULAS: &[Formula] = &[
         source "Williams et al. 2009, Roofline";
         Eval::Real(|x| (x[0] / x[1]).min(1.0));
     },
+    formula! {
+        "prefill": "time of reading a prompt",
+        "F / (n·P)" ["s"],
+        where "F" = "FLOP of the forward pass", "n" = "devices", "P" = "FLOP/s that one of them reaches";
+        caveat "long prompts are bound by arithmetic; short ones read the weights for longer";
+        source "Pope et al. 2022, Efficiently Scaling Transformer Inference, section 2";
+        Eval::Real(|x| x[0] / (x[1] * x[2]));
+    },
+    formula! {
+        "decode": "time of one token more for each sequence",
+        "(W + K) / R" ["s"],
+        where "W" = "bytes of the weights that are read", "K" = "bytes of keys and values of all sequences",
+            "R" = "bytes per second that memory reaches";
+        caveat "until there are so many sequences that arithmetic takes longer";
+        source "Pope et al. 2022, Efficiently Scaling Transformer Inference, section 2";
+        Eval::Real(|x| (x[0] + x[1]) / x[2]);
+    },
 ];

@@ -1,0 +1,178 @@
+//! What inference takes: bytes of weights and of what is kept of the tokens, how many sequences fit, how long a prompt and a
+//! token take.
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`cache`] | what each layer keeps of a sequence: what the model needs |
+//! | [`paged`] | what a paged engine charges for it |
+//! | [`weights`] | bytes of weights, in memory and read by a step |
+//! | [`roofline`] | prompts and tokens in time |
+//! | [`subject`] | all of it for one model |
+//! | [`report`] | the answer |
+
+pub mod cache;
+pub mod paged;
+pub mod report;
+pub mod roofline;
+pub mod subject;
+pub mod weights;
+
+use units::{Bytes, BytesPerSecond, Diagnostic, Diagnostics, Params};
+
+use crate::fit::{Choice, Memory};
+use crate::fleet::Fleet;
+use crate::model::Model;
+use crate::quant::{Format, Storage};
+
+/// Share of the memory that an engine takes for itself where nobody says otherwise (vLLM's `gpu_memory_utilization`).
+pub const UTILIZATION: f64 = 0.9;
+/// Tokens of a block where nobody says otherwise (vLLM's `block_size`).
+pub const BLOCK: u64 = 16;
+/// Tokens of prompts read in one step where nobody says otherwise (vLLM's `max_num_batched_tokens` on large devices).
+pub const CHUNK: u64 = 8192;
+
+/// What is asked about.
+#[derive(Clone, Debug)]
+pub enum What<'a> {
+    /// A model.
+    Model(&'a Model),
+    /// A bare count of parameters.
+    Bare {
+        /// What the user called it.
+        name: String,
+        /// All of them.
+        total: Params,
+        /// Those of a token.
+        active: Params,
+        /// Layers, key/value heads, head dim, if they are known.
+        heads: Option<[u64; 3]>,
+    },
+}
+
+/// Where sequences are kept.
+#[derive(Clone, Debug)]
+pub enum Room {
+    /// Nowhere in particular: only bytes are asked.
+    None,
+    /// What the memory of a device leaves.
+    Memory(Memory),
+    /// So many bytes for keys and values on each device.
+    Bytes(Bytes),
+    /// So many tokens, as the engine counts them.
+    Tokens(u64),
+}
+
+/// The question.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// About what.
+    pub what: What<'a>,
+    /// How weights are kept.
+    pub weights: Choice<Storage>,
+    /// How keys and values are kept.
+    pub cache: Choice<&'static Format>,
+    /// Tokens of a sequence, prompt and answer.
+    pub seq_len: Choice<u64>,
+    /// Tokens of its prompt.
+    pub prompt: Choice<u64>,
+    /// Sequences at the same time.
+    pub batch: Choice<u64>,
+    /// Tokens of a block.
+    pub block: Choice<u64>,
+    /// Tokens of prompts read in one step.
+    pub chunk: Choice<u64>,
+    /// Devices that share the matrices.
+    pub tp: Choice<u64>,
+    /// Where sequences are kept.
+    pub room: Room,
+    /// Share of the memory that is used.
+    pub utilization: Choice<f64>,
+    /// Bytes of context and libraries on a device.
+    pub runtime: Choice<Bytes>,
+    /// The devices, if times are asked.
+    pub fleet: Option<Fleet>,
+    /// Share of the peak that prompts reach.
+    pub mfu: Choice<f64>,
+    /// Share of the bandwidth that tokens reach.
+    pub mbu: Choice<f64>,
+}
+
+impl Request<'_> {
+    /// Collects what is wrong with it.
+    fn check(&self) -> Result<(), Diagnostics> {
+        let mut problems = Diagnostics::new();
+        for (flag, value) in [
+            ("--seq-len", self.seq_len.value),
+            ("--prompt", self.prompt.value),
+            ("--batch", self.batch.value),
+            ("--block-size", self.block.value),
+            ("--prefill-chunk", self.chunk.value),
+            ("--tp", self.tp.value),
+        ] {
+            if value == 0 {
+                problems.push(Diagnostic::error("T0306", format!("{flag} must be at least 1")));
+            } else if value > 1 << 31 {
+                let problem = Diagnostic::error("T0306", format!("{flag} {value} is more than is counted"));
+                problems.push(problem.why("pairs of positions are counted in 64 bits").help(format!("{flag} 131072")));
+            }
+        }
+        if self.prompt.value > self.seq_len.value {
+            let message = format!("--prompt {} is longer than --seq-len {}", self.prompt.value, self.seq_len.value);
+            problems.push(
+                Diagnostic::error("T0306", message)
+                    .why("a sequence is its prompt and its answer")
+                    .help(format!("--seq-len {}", self.prompt.value)),
+            );
+        }
+        for (flag, share) in
+            [("--gpu-memory-utilization", self.utilization.value), ("--mfu", self.mfu.value), ("--mbu", self.mbu.value)]
+        {
+            if !(share > 0.0 && share <= 1.0) {
+                problems.push(
+                    Diagnostic::error("T0461", format!("{flag} {share} is no share"))
+                        .why("above 0, at most 1")
+                        .help(format!("{flag} 0.9")),
+                );
+            }
+        }
+        if let What::Bare { total, active, .. } = &self.what
+            && active > total
+        {
+            problems.push(
+                Diagnostic::error("T0462", format!("--active {active} is more than --params {total}"))
+                    .why("a token uses some of the parameters or all"),
+            );
+        }
+        problems.extend(self.check_heads());
+        if problems.has_errors() { Err(problems) } else { Ok(()) }
+    }
+
+    /// Devices between which heads cannot be divided.
+    fn check_heads(&self) -> Option<Diagnostic> {
+        let What::Model(model) = &self.what else { return None };
+        let tp = self.tp.value;
+        let heads = model.spec.layers.iter().map(|layer| layer.attention.heads);
+        let uneven = heads.into_iter().find(|heads| tp > 0 && !heads.is_multiple_of(tp))?;
+        let fits = |devices: &u64| uneven.is_multiple_of(*devices);
+        let near = (1..tp).rev().find(fits).unwrap_or(1);
+        Some(
+            Diagnostic::error("T0463", format!("{uneven} query heads cannot be divided evenly over --tp {tp}"))
+                .why("each device computes as many heads as the others")
+                .help(format!("--tp {near}")),
+        )
+    }
+
+    /// The memory of one device that is planned with.
+    fn capacity(&self) -> Option<Bytes> {
+        match &self.room {
+            Room::Memory(memory) => Some(memory.capacity()),
+            _ => None,
+        }
+    }
+
+    /// The bandwidth between devices.
+    fn link(&self) -> Option<BytesPerSecond> {
+        let fleet = self.fleet.as_ref().filter(|_| self.tp.value > 1)?;
+        Some(fleet.hardware.node_link().or_else(|| fleet.hardware.links.first())?.per_direction)
+    }
+}

@@ -1,0 +1,79 @@
+//! One model as inference sees it: weights, cache, passes, and what was assumed of it.
+
+use units::{Diagnostic, Diagnostics};
+
+use super::cache::{Cache, Kept, LayerCache, Reach};
+use super::roofline::Passes;
+use super::weights::Weights;
+use super::{Request, What};
+use crate::params;
+use crate::report::{Assumption, Value};
+
+/// What is known of a model.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// What the user called it.
+    pub name: String,
+    /// Its weights.
+    pub weights: Weights,
+    /// What it keeps of tokens, if that is known.
+    pub cache: Option<Cache>,
+    /// The work of its passes.
+    pub passes: Passes,
+    /// What went into the report, for programs.
+    pub inputs: Value,
+    /// What the reader of its config assumed.
+    pub assumptions: Vec<Assumption>,
+    /// What to warn about.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl Subject {
+    /// Looks at what a request is about.
+    ///
+    /// # Errors
+    /// `T0305`, `T0306` for sizes that cannot be counted or have no positions.
+    pub fn of(request: &Request<'_>) -> Result<Self, Diagnostics> {
+        let (storage, tp) = (request.weights.value, request.tp.value);
+        match &request.what {
+            What::Model(model) => {
+                let spec = &model.spec;
+                let weights = Weights::of(spec, &params::parameters(model)?, storage, tp);
+                let passes = Passes::of(spec, request.prompt.value, request.seq_len.value, request.chunk.value)?;
+                let mut warnings = model.warnings();
+                if let Some(most) = spec.max_positions.filter(|most| *most < request.seq_len.value) {
+                    let message =
+                        format!("--seq-len {} is beyond the {most} positions of the config", request.seq_len.value);
+                    warnings.push(
+                        Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"),
+                    );
+                }
+                Ok(Self {
+                    name: model.name.clone(),
+                    weights,
+                    cache: Some(Cache::of(spec, request.cache.value)),
+                    passes,
+                    inputs: model.inputs(),
+                    assumptions: model.assumptions(),
+                    warnings,
+                })
+            }
+            What::Bare { name, total, active, heads } => {
+                let weights = Weights::bare(*total, *active, storage, tp);
+                let passes = Passes::bare(&weights, request.prompt.value);
+                let cache = heads.map(|[layers, kv_heads, width]| {
+                    let kept = Kept::Heads { kv_heads, key: width, value: width };
+                    Cache::new(
+                        [LayerCache { layers, kept, reach: Reach::All, reads: None }],
+                        layers,
+                        request.cache.value,
+                    )
+                });
+                let inputs =
+                    Value::map().with("name", name.as_str()).with("parameters", *total).with("active", *active);
+                let (assumptions, warnings) = (Vec::new(), Vec::new());
+                Ok(Self { name: name.clone(), weights, cache, passes, inputs, assumptions, warnings })
+            }
+        }
+    }
+}

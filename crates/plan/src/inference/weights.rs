@@ -1,0 +1,129 @@
+//! Bytes of weights: all of them for memory, those a step reads for time.
+
+use nn::ParamKind;
+use nn::spec::{ModelSpec, Projection};
+use nn::step::ParamInfo;
+use units::{Bytes, Params};
+
+use crate::params::Counts;
+use crate::quant::Storage;
+
+/// The weights of a model, as they are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    /// How they are kept.
+    pub storage: Storage,
+    /// Parameters: what memory is asked for.
+    pub total: Params,
+    /// Parameters of a token: what bandwidth and arithmetic are asked for.
+    pub active: Params,
+    /// Bytes of all.
+    pub bytes: u64,
+    /// Bytes on each of the devices.
+    pub device_bytes: u64,
+    /// Bytes that every step reads, on each of the devices.
+    fixed: f64,
+    /// Experts by the number of them and of those a token uses: bytes of all, on each of the devices.
+    experts: Vec<(u64, u64, f64)>,
+    /// A bare count, of which nobody said what experts are.
+    bare: bool,
+}
+
+impl Weights {
+    /// Those of a model whose matrices are divided over `tp` devices.
+    pub fn of(spec: &ModelSpec, params: &[ParamInfo], storage: Storage, tp: u64) -> Self {
+        let counts = Counts::of(params);
+        let mut weights = Self {
+            storage,
+            total: counts.stored,
+            active: counts.active,
+            bytes: params.iter().map(|param| storage.bytes_of(param)).sum(),
+            device_bytes: 0,
+            fixed: 0.0,
+            experts: Vec::new(),
+            bare: false,
+        };
+        for param in params {
+            let own = share(param, storage.bytes_of(param), tp);
+            weights.device_bytes += own;
+            match param.kind {
+                // Rows are looked up; a head that is the table is multiplied with.
+                ParamKind::Embedding if param.tied.is_empty() => {}
+                ParamKind::Expert { experts, top_k } => {
+                    match weights.experts.iter_mut().find(|(e, k, _)| (*e, *k) == (experts, top_k)) {
+                        Some((.., bytes)) => *bytes += own as f64,
+                        None => weights.experts.push((experts, top_k, own as f64)),
+                    }
+                }
+                _ => weights.fixed += own as f64,
+            }
+        }
+        // Keys and values of the heads that several devices hold.
+        let held = held_twice(spec, tp) as f64 * storage.bytes_per_parameter();
+        weights.device_bytes += held.round() as u64;
+        weights.fixed += held;
+        weights
+    }
+
+    /// A bare count: every parameter alike.
+    pub fn bare(total: Params, active: Params, storage: Storage, tp: u64) -> Self {
+        let bytes = storage.bytes(total).get();
+        Self {
+            storage,
+            total,
+            active,
+            bytes,
+            device_bytes: bytes.div_ceil(tp.max(1)),
+            fixed: storage.bytes(active).as_f64() / tp.max(1) as f64,
+            experts: Vec::new(),
+            bare: true,
+        }
+    }
+
+    /// Bytes that a step of `sequences` reads, on each of the devices: of experts those that are expected to be chosen by
+    /// somebody, if each is as likely as the others.
+    pub fn read_bytes(&self, sequences: u64) -> f64 {
+        if self.bare {
+            return (self.fixed * sequences as f64).min(self.device_bytes as f64).max(self.fixed);
+        }
+        let chosen = |(experts, top_k, bytes): &(u64, u64, f64)| {
+            let idle = 1.0 - *top_k as f64 / (*experts).max(1) as f64;
+            bytes * (1.0 - idle.max(0.0).powf(sequences as f64))
+        };
+        self.fixed + self.experts.iter().map(chosen).sum::<f64>()
+    }
+
+    /// Bytes if only the parameters of a token were in memory, which is a mistake.
+    pub fn active_bytes(&self) -> Bytes {
+        Bytes((self.bytes as f64 * (self.active.as_f64() / self.total.as_f64().max(1.0))).round() as u64)
+    }
+
+    /// Whether a token uses fewer parameters than there are.
+    pub fn is_sparse(&self) -> bool {
+        self.active != self.total
+    }
+}
+
+/// Bytes of a parameter on each of `tp` devices: matrices are divided, vectors are not, nor are the maps into compressed
+/// streams and routers.
+fn share(param: &ParamInfo, bytes: u64, tp: u64) -> u64 {
+    let whole = ["_a_proj", "router", "mlp.gate.weight", "wq_b", "wk.weight"];
+    if param.shape.len() < 2 || whole.iter().any(|part| param.name.contains(part)) {
+        bytes
+    } else {
+        bytes.div_ceil(tp.max(1))
+    }
+}
+
+/// Elements of key and value projections beyond an even share, on each of `tp` devices that are more than the heads.
+fn held_twice(spec: &ModelSpec, tp: u64) -> u64 {
+    let more = |layer: &std::rc::Rc<nn::spec::LayerSpec>| {
+        let attention = &layer.attention;
+        if matches!(attention.projection, Projection::Latent(_)) || tp <= attention.kv_heads {
+            return 0;
+        }
+        let all = spec.hidden_size * (attention.head_dim + attention.value_dim);
+        all * attention.kv_heads.div_ceil(tp) - (all * attention.kv_heads).div_ceil(tp)
+    };
+    spec.layers.iter().map(more).sum()
+}

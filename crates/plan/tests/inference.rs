@@ -1,0 +1,293 @@
+//! Inference: cases of users with right answers, and the cache that the engine really makes.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use napkin_plan as plan;
+use nn::config::Config;
+use nn::reading::{self, Reading};
+use plan::fit::{Choice, Memory};
+use plan::fleet::Fleet;
+use plan::hardware::{self, Precision};
+use plan::inference::cache::{Cache, Kept};
+use plan::inference::{Request, Room, What};
+use plan::model::Model;
+use plan::presets;
+use plan::quant::{Format, Storage};
+use plan::report::{Report, Value, Verdict};
+use std::path::Path;
+use tensor::DType;
+use units::{Bytes, Params};
+
+fn default<T>(value: T) -> Choice<T> {
+    Choice { value, given: false }
+}
+
+fn request(what: What<'_>, seq_len: u64) -> Request<'_> {
+    Request {
+        what,
+        weights: default(Storage::Format(Format::bf16())),
+        cache: default(Format::bf16()),
+        seq_len: default(seq_len),
+        prompt: default(seq_len),
+        batch: default(1),
+        block: default(plan::inference::BLOCK),
+        chunk: default(plan::inference::CHUNK),
+        tp: default(1),
+        room: Room::None,
+        utilization: default(1.0),
+        runtime: default(Bytes::ZERO),
+        fleet: None,
+        mfu: default(1.0),
+        mbu: default(1.0),
+    }
+}
+
+fn preset(name: &str, overrides: &[(&str, &str)]) -> Model {
+    let (name, text) = presets::find(name).unwrap();
+    let overrides: Vec<_> = overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    Model::from_text(name, "config.json", text.as_bytes(), &overrides, None).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn file(name: &str) -> Model {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nn/tests/data").join(name);
+    let text = std::fs::read(path).unwrap();
+    Model::from_text(name, name, &text, &[], None).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn get<'a>(report: &'a Report, path: &[&str]) -> &'a Value {
+    path.iter().fold(&report.result, |value, name| value.get(name).unwrap_or_else(|| panic!("no {name} in {path:?}")))
+}
+
+fn uint(report: &Report, path: &[&str]) -> u128 {
+    get(report, path).as_uint().unwrap_or_else(|| panic!("{path:?}"))
+}
+
+fn num(report: &Report, path: &[&str]) -> f64 {
+    get(report, path).as_f64().unwrap_or_else(|| panic!("{path:?}"))
+}
+
+fn near(is: f64, right: f64, share: f64) {
+    assert!((is / right - 1.0).abs() <= share, "{is} is not {right}");
+}
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// inference-01: heads and widths as stated, not as derived from `hidden_size`.
+#[test]
+fn inference_01_stated_head_width() {
+    let gemma = [
+        ("num_hidden_layers", "48"),
+        ("hidden_size", "3840"),
+        ("num_key_value_heads", "8"),
+        ("num_attention_heads", "16"),
+        ("head_dim", "256"),
+    ];
+    let qwen = [("num_hidden_layers", "64"), ("num_attention_heads", "64"), ("hidden_size", "5120")];
+    let oss = [("num_hidden_layers", "24"), ("layer_types", "null")];
+    for (model, bytes) in [
+        (file("cfg_headdim_not_dh.json"), 163_840),
+        (preset("gpt-oss-120b", &oss), 49_152),
+        (preset("gemma-3-1b", &gemma), 393_216),
+        (preset("qwen3-4b", &qwen), 262_144),
+        (preset("qwen3-4b", &[]), 147_456),
+    ] {
+        let report = request(What::Model(&model), 4096).report().unwrap();
+        assert_eq!(uint(&report, &["cache", "bytes_per_token"]), bytes, "{}", model.name);
+    }
+}
+
+/// inference-05: a 7 B model at 32k, a 70 B model with 8 and with 64 key/value heads.
+#[test]
+fn inference_05_long_contexts() {
+    let ungrouped = [("num_key_value_heads", "64")];
+    for (name, overrides, token, gib) in [
+        ("llama-2-7b", &[][..], 524_288, 16.0),
+        ("llama-2-70b", &[], 327_680, 10.0),
+        ("llama-2-70b", &ungrouped, 2_621_440, 80.0),
+    ] {
+        let model = preset(name, overrides);
+        let report = request(What::Model(&model), 32_768).report().unwrap();
+        assert_eq!(uint(&report, &["cache", "bytes_per_token"]), token);
+        near(num(&report, &["cache", "sequence_bytes_device"]) / GIB, gib, 1e-12);
+    }
+    let bare = |heads| What::Bare {
+        name: "70B".to_owned(),
+        total: Params(70_000_000_000),
+        active: Params(70_000_000_000),
+        heads: Some(heads),
+    };
+    let report = request(bare([80, 8, 128]), 32_768).report().unwrap();
+    near(num(&report, &["cache", "sequence_bytes_device"]) / 1e9, 10.74, 1e-3);
+}
+
+/// inference-06: memory is asked for all parameters, bandwidth for those of a token.
+#[test]
+fn inference_06_active_parameters_are_not_memory() {
+    let what = What::Bare {
+        name: "122B".to_owned(),
+        total: Params(125_100_000_000),
+        active: Params(10_000_000_000),
+        heads: None,
+    };
+    let weights = default(Storage::PerParameter(0.58));
+    let asked = Request { weights, room: Room::Memory(Memory::Given(Bytes::gb(48))), ..request(what, 8192) };
+    let report = asked.report().unwrap();
+    assert_eq!(report.verdict, Verdict::No);
+    near(num(&report, &["weights", "bytes"]) / 1e9, 72.6, 0.01);
+    near(num(&report, &["weights", "active_bytes"]) / 1e9, 5.8, 0.01);
+    near(num(&report, &["weights", "read_bytes_per_step_device"]) / 1e9, 5.8, 0.01);
+    assert_eq!(get(&report, &["memory", "fits"]), &Value::Bool(false));
+    let larger = Request { room: Room::Memory(Memory::Given(Bytes::gb(80))), ..asked };
+    assert_eq!(larger.report().unwrap().verdict, Verdict::Answered);
+}
+
+/// inference-07: what the engine charges where all layers have a window, beside what the model needs.
+#[test]
+fn inference_07_windows_in_an_engine() {
+    let model = file("cfg_layer_types_all_sliding.json");
+    let asked = Request { room: Room::Tokens(2_198_512), ..request(What::Model(&model), 16_384) };
+    let report = asked.report().unwrap();
+    assert_eq!(uint(&report, &["cache", "bytes_per_token"]), 30_720);
+    assert_eq!(uint(&report, &["engine", "tokens_charged_per_sequence"]), 12_304);
+    for (name, right) in
+        [("sequences_engine", 178.68), ("sequences_model", 536.7), ("sequences_without_windows", 134.19)]
+    {
+        assert!((num(&report, &["room", name]) - right).abs() < 0.1, "{name}");
+    }
+}
+
+/// ui-01: the language part of a nested config; five layers without a window.
+#[test]
+fn ui_01_nested_language_part() {
+    let model = file("cfg_nested_text.json");
+    let report = request(What::Model(&model), 131_072).report().unwrap();
+    assert_eq!(uint(&report, &["cache", "layers"]), 34);
+    assert_eq!(uint(&report, &["cache", "bytes_per_token"]), 139_264);
+    assert_eq!(uint(&report, &["weights", "parameters"]), 3_880_263_168);
+    near(num(&report, &["cache", "sequence_bytes_device"]) / GIB, 2.613, 2e-4);
+    near(num(&report, &["cache", "sequence_bytes_without_windows_device"]) / GIB, 17.0, 1e-12);
+    let Value::List(kinds) = get(&report, &["cache", "by_kind"]) else { panic!("no kinds") };
+    let layers: Vec<_> = kinds.iter().map(|kind| kind.get("layers").and_then(Value::as_uint)).collect();
+    assert_eq!(layers, [Some(29), Some(5)]);
+    assert!(report.warnings.iter().any(|w| w.effect.as_deref().is_some_and(|e| e.contains("vision_config"))));
+}
+
+/// ui-02: null is absent.
+#[test]
+fn ui_02_null_heads() {
+    let model = file("cfg_kv_null.json");
+    let report = request(What::Model(&model), 4096).report().unwrap();
+    assert_eq!(uint(&report, &["cache", "bytes_per_token"]), 32_768);
+    assert_eq!(uint(&report, &["weights", "parameters"]), 336_611_328);
+    let assumed = |label: &str| report.assumptions.iter().any(|one| one.label == label);
+    assert!(assumed("num_key_value_heads") && assumed("head_dim"));
+}
+
+/// Compressed keys and values: 512 + 64 numbers of a token in each of 61 layers, on every device alike.
+#[test]
+fn latent_attention_on_several_devices() {
+    let model = preset("deepseek-v3", &[]);
+    for tp in [1, 8] {
+        let asked = Request { tp: default(tp), ..request(What::Model(&model), 4096) };
+        let report = asked.report().unwrap();
+        assert_eq!(uint(&report, &["cache", "bytes_per_token"]), 61 * 576 * 2);
+        assert_eq!(uint(&report, &["cache", "bytes_per_token_device"]), 61 * 576 * 2, "tp {tp}");
+    }
+}
+
+/// A cache in 8 bits is half as large; one in blocks of 32 with a scale 34/64 of it.
+#[test]
+fn quantised_caches() {
+    let model = preset("llama-3.1-8b", &[]);
+    for (format, bytes) in [("bf16", 131_072), ("fp8", 65_536), ("q8_0", 69_632), ("q4_0", 36_864)] {
+        let asked = Request { cache: default(Format::find(format).unwrap()), ..request(What::Model(&model), 4096) };
+        assert_eq!(uint(&asked.report().unwrap(), &["cache", "bytes_per_token"]), bytes, "{format}");
+    }
+}
+
+/// What is predicted of a token is what the engine's own cache holds, for every family. The engine keeps the keys and
+/// values of each head also where attention is latent, and windows do not end its cache.
+#[test]
+fn the_engine_keeps_what_is_predicted() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nn/tests/data/tiny");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let (config, _) = Config::parse("tiny", &std::fs::read(&path).unwrap());
+        let spec = nn::families::load(&config.unwrap(), None).unwrap().spec;
+        let mut cache = Cache::of(&spec, Format::find("fp32").unwrap());
+        cache.kinds.retain(|kind| !matches!(kind.kept, Kept::Vector { index: true, .. }));
+        for (kind, layer) in cache.kinds.iter_mut().zip(&spec.layers) {
+            if let Kept::Vector { width, .. } = kind.kept {
+                let attention = &layer.attention;
+                assert!(width < attention.kv_heads * (attention.head_dim + attention.value_dim), "{path:?}");
+                let (key, value) = (attention.head_dim, attention.value_dim);
+                kind.kept = Kept::Heads { kv_heads: attention.heads, key, value };
+            }
+        }
+        let read = reading::trace(&spec, &Reading { batch: 2, past: 3, new: 4, dtype: DType::F32 }).unwrap();
+        assert_eq!(read.cache_bytes, 2 * 7 * cache.token_bytes(1), "{path:?}");
+        checked += 1;
+    }
+    assert!(checked > 30);
+}
+
+/// Llama-3.1-8B on an H100 by hand: 16.06 GB of weights, of which a token does not read the table; 131,072 B of a token.
+#[test]
+fn times_by_hand() {
+    let model = preset("llama-3.1-8b", &[]);
+    let h100 = hardware::find("h100-sxm").unwrap();
+    let fleet = Fleet {
+        hardware: h100.clone(),
+        devices: 1,
+        devices_given: true,
+        precision: Precision::Bf16,
+        precision_given: true,
+    };
+    let asked = Request {
+        prompt: default(2048),
+        batch: default(16),
+        room: Room::Memory(Memory::Of(Box::new(h100.clone()))),
+        utilization: default(0.9),
+        fleet: Some(fleet),
+        mbu: default(0.5),
+        ..request(What::Model(&model), 4096)
+    };
+    let report = asked.report().unwrap();
+    let weights = 2.0 * 8_030_261_248.0 - 2.0 * 128_256.0 * 4096.0;
+    let cache = 131_072.0 * 4096.0;
+    let token = (weights + cache) / (3.35e12 * 0.5);
+    near(num(&report, &["time", "time_per_output_token_seconds"]), token, 1e-9);
+    let Value::List(decode) = get(&report, &["time", "decode"]) else { panic!("no decode") };
+    assert_eq!(decode[1].get("sequences").and_then(Value::as_uint), Some(16));
+    let sixteen = decode[1].get("seconds").and_then(Value::as_f64).unwrap();
+    near(sixteen, (weights + 16.0 * cache) / (3.35e12 * 0.5), 1e-9);
+    // Matrices of blocks for every token, the head for the last one, and the causal pairs of 32 heads.
+    let blocks = 2.0 * (7_504_658_432.0 - 128_256.0 * 4096.0) * 2048.0;
+    let head = 2.0 * 128_256.0 * 4096.0;
+    let attention = 32.0 * 2.0 * 2.0 * 4096.0 * (2048.0 * 2049.0 / 2.0);
+    near(num(&report, &["time", "prefill", "flop"]), blocks + head + attention, 1e-9);
+    near(num(&report, &["time", "time_to_first_token_seconds"]), (blocks + head + attention) / 989.5e12, 1e-9);
+    // One token: every matrix once, and 4096 keys and values.
+    let one = 2.0 * 7_504_658_432.0 + 32.0 * 2.0 * 2.0 * 4096.0 * 4096.0;
+    near(decode[0].get("flop").and_then(Value::as_f64).unwrap(), one, 1e-9);
+}
+
+/// What cannot be asked is refused, all of it at once.
+#[test]
+fn impossible_questions() {
+    let model = preset("llama-3.1-8b", &[]);
+    let asked =
+        Request { tp: default(3), prompt: default(9000), mbu: default(1.5), ..request(What::Model(&model), 4096) };
+    let problems = asked.report().unwrap_err().to_string();
+    for part in
+        ["--prompt 9000 is longer", "--mbu 1.5 is no share", "32 query heads cannot be divided evenly", "--tp 2"]
+    {
+        assert!(problems.contains(part), "{part}: {problems}");
+    }
+    for block in [0, u64::MAX] {
+        let asked = Request { block: default(block), ..request(What::Model(&model), 4096) };
+        assert!(asked.report().is_err());
+    }
+    let learned = preset("gpt2", &[]);
+    assert!(request(What::Model(&learned), 4096).report().unwrap_err().to_string().contains("positions"));
+}
