@@ -217,8 +217,7 @@ fn the_engine_keeps_what_is_predicted() {
         let mut cache = Cache::of(&spec, Format::find("fp32").unwrap());
         cache.kinds.retain(|kind| !matches!(kind.kept, Kept::Vector { index: true, .. }));
         for (kind, layer) in cache.kinds.iter_mut().zip(&spec.layers) {
-            if let Kept::Vector { width, .. } = kind.kept {
-                let attention = &layer.attention;
+            if let (Kept::Vector { width, .. }, Some(attention)) = (kind.kept, layer.attention()) {
                 assert!(width < attention.kv_heads * (attention.head_dim + attention.value_dim), "{path:?}");
                 let (key, value) = (attention.head_dim, attention.value_dim);
                 kind.kept = Kept::Heads { kv_heads: attention.heads, key, value };

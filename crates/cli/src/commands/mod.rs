@@ -15,6 +15,7 @@ mod fit;
 mod flops;
 mod generate;
 mod hw;
+mod infer;
 mod inspect;
 mod ledger;
 mod mfu;
@@ -52,6 +53,8 @@ pub enum Command {
     Time(time::Time),
     /// The largest parameter count that fits, or whether one does
     Fit(fit::Fit),
+    /// Inference: weights, keys and values, how many sequences fit, how long a prompt and a token take
+    Infer(Box<infer::Infer>),
     /// Which MFU a measured speed is, under each convention
     Mfu(mfu::MfuArgs),
     /// Two or more set-ups side by side
@@ -106,6 +109,7 @@ impl Command {
             Self::Recompute(recompute) => recompute.report(),
             Self::Time(time) => time.report(),
             Self::Fit(fit) => fit.report(),
+            Self::Infer(infer) => infer.report(),
             Self::Mfu(mfu) => mfu.report(),
             Self::Compare(compare) => compare.report(),
             Self::Train(train) => train.report(output.force, output.quiet),

@@ -238,7 +238,7 @@ impl Cache {
 
 /// What a layer keeps; nothing if it mixes no positions.
 fn layer_caches(layer: &LayerSpec, chunked: bool) -> Vec<LayerCache> {
-    let attention = &layer.attention;
+    let Some(attention) = layer.attention() else { return Vec::new() };
     let reach = match attention.window {
         Some(most) if chunked => Reach::Chunk(most),
         Some(most) => Reach::Window(most),

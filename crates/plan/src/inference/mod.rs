@@ -151,7 +151,7 @@ impl Request<'_> {
     fn check_heads(&self) -> Option<Diagnostic> {
         let What::Model(model) = &self.what else { return None };
         let tp = self.tp.value;
-        let heads = model.spec.layers.iter().map(|layer| layer.attention.heads);
+        let heads = model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.heads);
         let uneven = heads.into_iter().find(|heads| tp > 0 && !heads.is_multiple_of(tp))?;
         let fits = |devices: &u64| uneven.is_multiple_of(*devices);
         let near = (1..tp).rev().find(fits).unwrap_or(1);

@@ -1,0 +1,242 @@
+//! `napkin infer llama-3.1-8b --hw h100-sxm --seq-len 8192`, or of a bare count: `napkin infer --params 125.1B --active 10B`.
+
+use clap::Args;
+use plan::fit::{Choice, Memory};
+use plan::hardware::{Hardware, Kind};
+use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What};
+use plan::ledger::ASSUMED_RUNTIME;
+use plan::model::Model;
+use plan::quant::{Format, Storage};
+use plan::report::Report;
+use units::{Bytes, Diagnostic, Diagnostics, Params};
+
+use crate::args::FleetArgs;
+use crate::parse::{Reader, count, positive, some};
+use crate::step::{ModelArgs, dense};
+
+/// What inference takes: weights, keys and values, sequences that fit, time of a prompt and of a token.
+#[derive(Debug, Args)]
+pub struct Infer {
+    /// A config.json, its folder, a preset, - for standard input, or a bare count such as dense:70B
+    pub model: Option<String>,
+    /// Override a key of the config
+    #[arg(long, value_name = "KEY=VALUE", requires = "model")]
+    pub set: Vec<String>,
+    /// Read an unknown `model_type` as this family
+    #[arg(long, value_name = "FAMILY", requires = "model")]
+    pub assume: Option<String>,
+    /// Parameters, instead of a model
+    #[arg(long, value_name = "N", conflicts_with = "model")]
+    pub params: Option<String>,
+    /// Parameters that a token uses, where they are fewer
+    #[arg(long, value_name = "N")]
+    pub active: Option<String>,
+    /// Layers, key/value heads and head dim of a bare count, such as 32x8x128
+    #[arg(long, value_name = "LxKxD")]
+    pub kv: Option<String>,
+    /// How weights are kept
+    #[command(flatten)]
+    pub formats: FormatArgs,
+    /// Sequences
+    #[command(flatten)]
+    pub sequences: SequenceArgs,
+    /// The engine
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Devices; without --hw only bytes are answered
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+    /// Share of the dense peak that prompts reach [default: 1, the bound]
+    #[arg(long, value_name = "SHARE")]
+    pub mfu: Option<String>,
+    /// Share of the memory bandwidth that tokens reach [default: 1, the bound]
+    #[arg(long, value_name = "SHARE")]
+    pub mbu: Option<String>,
+}
+
+/// Number formats.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Formats")]
+pub struct FormatArgs {
+    /// bf16, fp8, int8, nf4, nf4-dq, gptq, awq, mxfp4, nvfp4, a block type of GGUF such as `Q4_K`, ... [default: bf16]
+    #[arg(long, value_name = "FORMAT")]
+    pub weights: Option<String>,
+    /// Bytes of every parameter, instead of a format
+    #[arg(long, value_name = "BYTES", conflicts_with = "weights")]
+    pub bytes_per_param: Option<String>,
+    /// Keys and values: bf16, fp8, int8, `Q8_0`, `Q4_0`, ... [default: bf16]
+    #[arg(long, value_name = "FORMAT")]
+    pub kv_dtype: Option<String>,
+}
+
+/// Sizes of sequences.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sequences")]
+pub struct SequenceArgs {
+    /// Tokens of a sequence, prompt and answer [default: the model's own limit, at most 8192]
+    #[arg(long, visible_alias = "max-model-len", value_name = "N")]
+    pub seq_len: Option<String>,
+    /// Tokens of its prompt [default: all of them]
+    #[arg(long, value_name = "N")]
+    pub prompt: Option<String>,
+    /// Sequences at the same time [default: 1]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<String>,
+}
+
+/// How an engine divides memory.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// Tokens of a block of the cache [default: 16]
+    #[arg(long, value_name = "N")]
+    pub block_size: Option<String>,
+    /// Most tokens of prompts read in one step [default: 8192]
+    #[arg(long, visible_alias = "max-num-batched-tokens", value_name = "N")]
+    pub prefill_chunk: Option<String>,
+    /// Devices that share each matrix [default: the number of devices]
+    #[arg(long, value_name = "N")]
+    pub tp: Option<String>,
+    /// Share of a device's memory that is used [default: 0.9 of an accelerator, 1 of --memory]
+    #[arg(long, value_name = "SHARE")]
+    pub gpu_memory_utilization: Option<String>,
+    /// Bytes of driver context and libraries per device [default: 1GiB on an accelerator]
+    #[arg(long, value_name = "BYTES")]
+    pub runtime: Option<String>,
+    /// Memory of one device, such as 48GB or 80GiB, instead of an accelerator's
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Memory for keys and values on one device, instead of what the weights leave
+    #[arg(long, value_name = "SIZE", conflicts_with = "memory")]
+    pub kv_memory: Option<String>,
+    /// Tokens that the engine says its cache has room for
+    #[arg(long, value_name = "N", conflicts_with_all = ["memory", "kv_memory"])]
+    pub kv_tokens: Option<String>,
+}
+
+impl Infer {
+    /// Answers it.
+    pub fn report(&self) -> Result<Report, Diagnostics> {
+        let mut read = Reader::default();
+        let model = self.model(&mut read);
+        let bare = self.bare(&mut read);
+        if self.model.is_none() && self.params.is_none() {
+            let problem = Diagnostic::error("", "which model?").help("llama-3.1-8b").help("path/to/config.json");
+            read.problem(problem.help("--params 125.1B --active 10B --bytes-per-param 0.58"));
+        }
+        let (hardware, devices) = read.device(&self.fleet.at_least(self.engine.tp.as_ref()));
+        let request = self.request(&mut read, model.as_ref(), hardware.as_ref(), devices);
+        let what = model.as_ref().map(What::Model).or(bare);
+        let (what, request) = read.finish(what.zip(Some(request)))?;
+        Request { what, ..request }.report()
+    }
+
+    /// Whether the first word is a bare count.
+    fn dense(&self) -> Option<&str> {
+        self.model.as_deref().filter(|name| name.starts_with("dense:"))
+    }
+
+    fn model(&self, read: &mut Reader) -> Option<Model> {
+        let name = self.model.as_ref().filter(|_| self.dense().is_none())?;
+        for (flag, text) in [("--active", &self.active), ("--kv", &self.kv)] {
+            if text.is_some() {
+                read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
+            }
+        }
+        ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() }.read(read)
+    }
+
+    fn bare(&self, read: &mut Reader) -> Option<What<'static>> {
+        let text = self.params.as_deref().or(self.dense());
+        let total = read.flag_with("--params", text, dense);
+        let active = read.flag_with("--active", self.active.as_deref(), dense);
+        let heads = read.flag_with("--kv", self.kv.as_deref(), heads);
+        let total: Params = total?;
+        let name = self.dense().map_or_else(|| format!("{total} parameters"), str::to_owned);
+        Some(What::Bare { name, total, active: active.unwrap_or(total), heads })
+    }
+
+    fn request<'a>(
+        &self,
+        read: &mut Reader,
+        model: Option<&Model>,
+        hardware: Option<&Hardware>,
+        devices: u64,
+    ) -> Request<'a> {
+        let engine = &self.engine;
+        let weights = read.flag::<Storage>("--weights", self.formats.weights.as_deref());
+        let each = read.flag_with("--bytes-per-param", self.formats.bytes_per_param.as_deref(), positive);
+        let weights = weights.or(each.map(Storage::PerParameter));
+        let cache = read.flag_with("--kv-dtype", self.formats.kv_dtype.as_deref(), cache_format);
+        let longest = model.and_then(|model| model.spec.max_positions).unwrap_or(8192).min(8192);
+        let number =
+            |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
+        let seq_len = Choice::or(number(read, "--seq-len", &self.sequences.seq_len), longest);
+        let prompt = Choice::or(number(read, "--prompt", &self.sequences.prompt), seq_len.value);
+        let tp = Choice::or(read.flag_with("--tp", engine.tp.as_deref(), some), devices);
+        if !devices.is_multiple_of(tp.value) {
+            let problem = Diagnostic::error("", format!("--tp {} does not divide -n {devices}", tp.value));
+            read.problem(problem.why("each replica has as many devices as the others").help(format!("--tp {devices}")));
+        }
+        let memory = read.flag::<Bytes>("--memory", engine.memory.as_deref());
+        let kv_memory = read.flag::<Bytes>("--kv-memory", engine.kv_memory.as_deref());
+        let kv_tokens = number(read, "--kv-tokens", &engine.kv_tokens);
+        let of_device = memory.is_none() && hardware.is_some_and(|device| device.kind != Kind::Cpu);
+        let room = match (kv_tokens, kv_memory, memory, hardware) {
+            (Some(tokens), ..) => Room::Tokens(tokens),
+            (_, Some(bytes), ..) => Room::Bytes(bytes),
+            (_, _, Some(bytes), _) => Room::Memory(Memory::Given(bytes)),
+            (_, _, _, Some(device)) => Room::Memory(Memory::Of(Box::new(device.clone()))),
+            _ => Room::None,
+        };
+        let share = |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), share);
+        let utilization = share(read, "--gpu-memory-utilization", &engine.gpu_memory_utilization);
+        let runtime = read.flag::<Bytes>("--runtime", engine.runtime.as_deref());
+        let fleet = if self.fleet.hw.is_some() { read.fleet(&self.fleet.at_least(engine.tp.as_ref())) } else { None };
+        Request {
+            what: What::Bare { name: String::new(), total: Params(0), active: Params(0), heads: None },
+            weights: Choice::or(weights, Storage::Format(Format::bf16())),
+            cache: Choice::or(cache, Format::bf16()),
+            seq_len,
+            prompt,
+            batch: Choice::or(number(read, "--batch", &self.sequences.batch), 1),
+            block: Choice::or(number(read, "--block-size", &engine.block_size), BLOCK),
+            chunk: Choice::or(number(read, "--prefill-chunk", &engine.prefill_chunk), CHUNK),
+            tp,
+            room,
+            utilization: Choice::or(utilization, if of_device { UTILIZATION } else { 1.0 }),
+            runtime: Choice::or(runtime, if of_device { ASSUMED_RUNTIME } else { Bytes::ZERO }),
+            fleet,
+            mfu: Choice::or(share(read, "--mfu", &self.mfu), 1.0),
+            mbu: Choice::or(share(read, "--mbu", &self.mbu), 1.0),
+        }
+    }
+}
+
+/// A format that keys and values are kept in.
+fn cache_format(text: &str) -> Result<&'static Format, Diagnostic> {
+    let format = Format::find(text)?;
+    if format.in_caches {
+        return Ok(format);
+    }
+    let known = plan::quant::formats().iter().filter(|format| format.in_caches);
+    let known: Vec<&str> = known.map(|format| format.name).collect();
+    Err(Diagnostic::error("T0452", format!("no engine keeps keys and values in {}", format.name))
+        .help(known.join(", ")))
+}
+
+/// A share: `0.9` or `90%`.
+fn share(text: &str) -> Result<f64, Diagnostic> {
+    match text.trim().strip_suffix('%') {
+        Some(percent) => Ok(positive(percent)? / 100.0),
+        None => positive(text),
+    }
+}
+
+/// `32x8x128`.
+fn heads(text: &str) -> Result<[u64; 3], Diagnostic> {
+    let sizes: Result<Vec<u64>, _> = text.split(['x', '×']).map(some).collect();
+    sizes?.try_into().map_err(|_| {
+        Diagnostic::error("", format!("`{text}` is not layers x key/value heads x head dim")).help("--kv 32x8x128")
+    })
+}
