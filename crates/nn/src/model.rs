@@ -216,6 +216,8 @@ impl Model {
             let _scope = f.runtime.scope(self.spec.names.head);
             let weight = f.weight(&head.weight)?;
             let bias = head.bias.as_ref().map(|b| f.weight(b)).transpose()?;
+            let hidden =
+                if f.runtime.autocast_setting().is_none() { &hidden.to_dtype(weight.dtype())? } else { hidden };
             hidden.linear(&weight, bias.as_ref())?
         };
         if let Some(scale) = spec.scale {

@@ -47,6 +47,8 @@ pub enum Init {
     Ones,
     /// All this number.
     Constant(f64),
+    /// The logarithm of 1, 2, ... along the last dimension: the decay rates of state spaces.
+    LogOfPlace,
     /// Normal with a standard deviation, cut at three of them.
     TruncatedNormal(f64),
     /// Standard deviation `1 / sqrt(fan_in)`: keeps the variance of activations at any width.
@@ -188,6 +190,10 @@ impl<'a> Builder<'a> {
             Init::Zeros => rt.zeros(shape, dtype),
             Init::Ones => rt.ones(shape, dtype),
             Init::Constant(value) => rt.full(shape, value, dtype),
+            Init::LogOfPlace => {
+                let count = shape.last().copied().unwrap_or(1);
+                rt.arange(count, 1.0, 1.0, DType::F32)?.log()?.to_dtype(dtype)?.expand(shape)?.copy()
+            }
             Init::TruncatedNormal(std) => normal(std),
             Init::FanIn(fan_in) => normal(1.0 / (fan_in as f64).sqrt()),
             Init::ScaledResidual { fan_in, layers } => normal(1.0 / (fan_in as f64 * 2.0 * layers as f64).sqrt()),

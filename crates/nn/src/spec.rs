@@ -3,10 +3,14 @@
 //! A family file turns the keys of its `config.json` into a [`ModelSpec`] and does nothing else; [`crate::model`] builds
 //! modules from it. Sizes are exact element counts; names are the module names of the checkpoint format the family uses.
 
+mod mixers;
 mod moe;
 mod parts;
 
-pub use moe::{Correction, ExpertGate, ExpertGroups, ExpertLayout, MoeSpec, RouterSpec, Scores, SharedSpec};
+pub use mixers::{ConvSpec, GateOrder, GatedNormSpec, Mamba2Spec, MambaNorms, MambaSpec, ParallelSpec};
+pub use moe::{
+    Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
+};
 pub use parts::{
     CrossSpec, MapSpec, Piece, RelativeSpec, Sequence, SharedTable, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec,
     TypeTable,
@@ -241,7 +245,8 @@ impl LayerSpec {
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::None => None,
+            Mixer::Parallel(both) => Some(&mut both.attention),
+            _ => None,
         }
     }
 }
@@ -251,6 +256,12 @@ impl LayerSpec {
 pub enum Mixer {
     /// Self-attention.
     Attention(Box<AttentionSpec>),
+    /// A selective state space.
+    Mamba(Box<MambaSpec>),
+    /// A state space with one decay per head.
+    Mamba2(Box<Mamba2Spec>),
+    /// Attention and a state space on one input.
+    Parallel(Box<ParallelSpec>),
     /// Nothing: the block is a feed-forward part alone.
     None,
 }
@@ -260,7 +271,8 @@ impl Mixer {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match self {
             Self::Attention(attention) => Some(attention),
-            Self::None => None,
+            Self::Parallel(both) => Some(&both.attention),
+            _ => None,
         }
     }
 }
@@ -268,6 +280,18 @@ impl Mixer {
 impl From<AttentionSpec> for Mixer {
     fn from(attention: AttentionSpec) -> Self {
         Self::Attention(Box::new(attention))
+    }
+}
+
+impl From<MambaSpec> for Mixer {
+    fn from(spec: MambaSpec) -> Self {
+        Self::Mamba(Box::new(spec))
+    }
+}
+
+impl From<Mamba2Spec> for Mixer {
+    fn from(spec: Mamba2Spec) -> Self {
+        Self::Mamba2(Box::new(spec))
     }
 }
 
@@ -302,6 +326,8 @@ pub enum BlockForm {
     Single {
         /// Before it.
         n: NamedNorm,
+        /// Whether the residual stream is held in f32 whatever the precision (Mamba).
+        wide: bool,
     },
     /// `x += A(n1(x)); x += F(n2(x))`
     Sequential {
@@ -694,6 +720,8 @@ pub struct MlpSpec {
     pub input: MlpInput,
     /// Norm before the output map (`BitNet`).
     pub norm: Option<NamedNorm>,
+    /// What the gate is multiplied with before its activation, and the output (Falcon-H1).
+    pub multipliers: Option<[f64; 2]>,
     /// Output map.
     pub down: LinearSpec,
 }

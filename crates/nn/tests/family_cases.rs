@@ -98,3 +98,16 @@ fn every_layer_slides() {
     let per_token: u64 = loaded.spec.layers.iter().map(|l| 2 * 2 * attention(l).kv_heads * attention(l).head_dim).sum();
     assert_eq!(per_token, 30_720);
 }
+
+/// ui-04: a hybrid that lists its blocks and names neither their number nor the sizes of its state spaces.
+#[test]
+fn a_list_of_blocks_says_how_many_there_are() {
+    let loaded = load(include_bytes!("data/cfg_hybrid_blocks_no_layers.json"));
+    assert_eq!(loaded.spec.layers.len(), 6);
+    let attends: Vec<_> = loaded.spec.layers.iter().filter_map(|layer| layer.attention()).collect();
+    assert_eq!(attends.len(), 1);
+    assert_eq!(attends.iter().map(|a| 2 * 2 * a.kv_heads * a.head_dim).sum::<u64>(), 2048);
+    let gap = loaded.spec.not_modelled.iter().find(|what| what.contains("Mamba blocks")).expect("the gap is named");
+    assert!(gap.contains("3 Mamba blocks (mamba_num_heads, mamba_head_dim, ssm_state_size)"), "{gap}");
+    assert_eq!(assumed(&loaded, "mamba_num_heads").as_deref(), Some("128"));
+}

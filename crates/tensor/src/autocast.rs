@@ -45,9 +45,15 @@ fn target(op: &Op, lists: CastLists) -> Target {
     match (op, lists) {
         // The reference has its grouped products on neither list and leaves the cast to the caller; here they are
         // contractions like any other.
-        (Op::MatMul(_) | Op::Linear(_) | Op::Attention(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_), _) => {
-            Target::Low
-        }
+        (
+            Op::MatMul(_)
+            | Op::Linear(_)
+            | Op::Attention(_)
+            | Op::GroupedLinear(_)
+            | Op::GroupedWeightGrad(_)
+            | Op::DepthwiseConv1d(_),
+            _,
+        ) => Target::Low,
         // Cross-entropy from logits is on neither list: its kernel sums in f32 whatever it reads.
         (Op::NllLoss(_), _)
         | (Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Sum(_) | Op::LogSumExp(_) | Op::Cumsum(_), CastLists::Cuda) => {

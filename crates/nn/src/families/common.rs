@@ -280,6 +280,7 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
         act,
         input: MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
         norm: None,
+        multipliers: None,
         down: LinearSpec::new("down_proj", bias),
     }
 }
@@ -291,6 +292,7 @@ pub fn plain_mlp(intermediate_size: u64, act: Activation, up: &'static str, down
         act,
         input: MlpInput::Plain(LinearSpec::new(up, bias)),
         norm: None,
+        multipliers: None,
         down: LinearSpec::new(down, bias),
     }
 }

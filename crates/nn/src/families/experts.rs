@@ -66,6 +66,7 @@ pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Opt
         shared,
         layout: ExpertLayout::default(),
         gate: ExpertGate::default(),
+        latent: None,
         expert_bias: false,
         everywhere: false,
         name: "experts",
@@ -135,17 +136,22 @@ pub fn size_or_off(r: &mut Reader<'_>, key: &str, default: u64) -> Option<u64> {
 /// from `2h` to `h` and three norms.
 pub fn extra_predictors(r: &mut Reader<'_>, key: impl Names, spec: &mut ModelSpec, layer: &Rc<LayerSpec>) {
     let count = r.opt_count(key).unwrap_or(0);
+    announce_predictors(r, count, spec, std::slice::from_ref(layer));
+}
+
+/// The same where their number is known, each of so many blocks.
+pub fn announce_predictors(r: &Reader<'_>, count: u64, spec: &mut ModelSpec, blocks: &[Rc<LayerSpec>]) {
     // Sizes that were refused are not built.
     if count == 0 || r.failed() {
         return;
     }
-    let one_block = ModelSpec { layers: vec![layer.clone()], ..spec.clone() };
+    let alone = ModelSpec { layers: blocks.to_vec(), ..spec.clone() };
     // A block too large to count is one of the model's own too, and refused there.
-    let Ok(params) = step::parameters(&one_block) else { return };
-    let block = format!("{}.{}.0.", spec.names.body, spec.names.layers);
-    let block: u128 = params.iter().filter(|p| p.name.starts_with(&block)).map(|p| u128::from(p.elements)).sum();
+    let Ok(params) = step::parameters(&alone) else { return };
+    let prefix = format!("{}.{}.", spec.names.body, spec.names.layers);
+    let inside: u128 = params.iter().filter(|p| p.name.starts_with(&prefix)).map(|p| u128::from(p.elements)).sum();
     let h = u128::from(spec.hidden_size);
-    let each = block + 2 * h * h + 3 * h;
+    let each = inside + 2 * h * h + 3 * h;
     let total = each.saturating_mul(u128::from(count));
     spec.not_modelled.push(format!(
         "{count} layer(s) for multi-token prediction that the config announces: transformers does not build them either. \

@@ -4,6 +4,7 @@
 
 mod afmoe;
 mod apertus;
+mod bamba;
 mod bert;
 mod biogpt;
 mod bitnet;
@@ -21,6 +22,7 @@ mod ernie4_5;
 mod exaone4;
 mod experts;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -39,6 +41,8 @@ mod hunyuan;
 mod hy_v3;
 mod llama;
 mod llama4;
+mod mamba;
+mod mamba2;
 mod mimo_v2;
 mod minicpm3;
 mod minimax_m2;
@@ -48,6 +52,7 @@ mod modernbert;
 mod mpt;
 mod nanochat;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmoe;
@@ -80,6 +85,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("apertus", apertus::read),
     ("arcee", llama::read_arcee),
     ("bert", bert::read),
+    ("bamba", bamba::read),
     ("biogpt", biogpt::read),
     ("bitnet", bitnet::read),
     ("bloom", bloom::read),
@@ -101,6 +107,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("exaone", llama::read_exaone),
     ("exaone4", exaone4::read),
     ("falcon", falcon::read),
+    ("falcon_h1", falcon_h1::read),
+    ("falcon_mamba", mamba::read_falcon),
     ("flex_olmo", olmo2::read_flex),
     ("gemma", gemma::read),
     ("gemma2", gemma2::read),
@@ -127,6 +135,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("kimi_k2", deepseek::read_v3),
     ("llama", llama::read),
     ("llama4_text", llama4::read),
+    ("mamba", mamba::read),
+    ("mamba2", mamba2::read),
     ("mimo_v2_flash", mimo_v2::read),
     ("minicpm3", minicpm3::read),
     ("minimax_m2", minimax_m2::read),
@@ -138,6 +148,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("mpt", mpt::read),
     ("nanochat", nanochat::read),
     ("nemotron", nemotron::read),
+    ("nemotron_h", nemotron_h::read),
     ("olmo", olmo::read),
     ("olmo2", olmo2::read),
     ("olmo3", olmo2::read_olmo3),

@@ -37,6 +37,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         act,
         input: MlpInput::GatedFused(LinearSpec::new("Wi", mlp_bias)),
         norm: None,
+        multipliers: None,
         down: LinearSpec::new("Wo", mlp_bias),
     };
     let layer = |i: usize, slides: bool| -> LayerSpec {

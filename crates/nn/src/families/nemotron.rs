@@ -24,6 +24,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         act,
         input: MlpInput::Plain(LinearSpec::new("up_proj", mlp_bias)),
         norm: None,
+        multipliers: None,
         down: LinearSpec::new("down_proj", mlp_bias),
     };
     let layer = block(attention, mlp, pre_norm(&norm));

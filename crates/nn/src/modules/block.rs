@@ -1,12 +1,12 @@
 //! One block: attention, or what else mixes positions, and feed-forward joined by norms and residuals.
 
-use super::{Attention, Mlp, Moe, Norm};
+use super::{Attention, Mamba, Mamba2, Mlp, Moe, Norm, Parallel};
 use crate::context::{Forward, Profile};
 use crate::param::Builder;
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
 use std::rc::Rc;
 use tensor::runtime::ScopeGuard;
-use tensor::{Result, Runtime, Tensor};
+use tensor::{DType, Result, Runtime, Tensor};
 
 /// Only forms with one part run a block that lacks the other.
 const NO_PART: tensor::Error = tensor::Error::Backward("a block without the part its form asks for");
@@ -32,6 +32,9 @@ struct Cross {
 #[derive(Clone, Debug)]
 enum Mixer {
     Attention(Box<Attention>),
+    Mamba(Box<Mamba>),
+    Mamba2(Box<Mamba2>),
+    Parallel(Box<Parallel>),
     None,
 }
 
@@ -53,7 +56,7 @@ impl Block {
     pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64) -> Result<Self> {
         let norm = |n: &NamedNorm| Norm::named(b, n, h);
         let norms: Vec<Norm> = match &spec.form {
-            BlockForm::Single { n } => vec![norm(n)?],
+            BlockForm::Single { n, .. } => vec![norm(n)?],
             BlockForm::Sequential { n1, n2 } | BlockForm::Normed { n1, n2 } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
@@ -64,12 +67,9 @@ impl Block {
                 vec![norm(n1)?, norm(n2)?]
             }
         };
-        let mixer = match &spec.mixer {
-            MixerSpec::Attention(attention) => {
-                let _scope = b.runtime().scope(spec.names.attention);
-                Mixer::Attention(Box::new(Attention::new(b, &Rc::new((**attention).clone()), h, layers)?))
-            }
-            MixerSpec::None => Mixer::None,
+        let mixer = {
+            let _scope = scope(b.runtime(), spec.names.attention);
+            Mixer::new(b, &spec.mixer, h, layers)?
         };
         let cross = spec.cross.as_ref().map(|cross| Cross::new(b, cross, h, layers)).transpose()?;
         let feed_forward = {
@@ -97,15 +97,10 @@ impl Block {
     }
 
     fn attend_plain(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
-        match &self.mixer {
-            Mixer::Attention(attention) => {
-                let _scope = f.runtime.scope(self.spec.names.attention);
-                let (out, kept) = attention.forward(f, x)?;
-                *weights = kept;
-                Ok(out)
-            }
-            Mixer::None => Err(NO_PART),
-        }
+        let _scope = scope(&f.runtime, self.spec.names.attention);
+        let (out, kept) = self.mixer.forward(f, x)?;
+        *weights = kept;
+        Ok(out)
     }
 
     /// The stream behind the attention to another stack, where there is one: normalised before it or behind its residual.
@@ -167,8 +162,11 @@ impl Block {
     fn run(&self, f: &Forward, x: Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let norm = |i: usize, x: &Tensor| self.norms[i].forward(f, x);
         match &self.spec.form {
-            BlockForm::Single { .. } => {
-                let inner = norm(0, &x)?;
+            BlockForm::Single { wide, .. } => {
+                let narrow = if *wide { x.to_dtype(self.norms[0].dtype(f))? } else { x.clone() };
+                let x = if *wide { x.to_dtype(DType::F32)? } else { x };
+                let inner = norm(0, &narrow)?;
+                drop(narrow);
                 let mixes = !matches!(self.mixer, Mixer::None);
                 let branch = if mixes { self.attend(f, &inner, weights)? } else { self.feed(f, &inner)? };
                 drop(inner);
@@ -261,6 +259,35 @@ impl Cross {
         let _scope = b.runtime().scope(spec.name);
         let attention = Attention::to(b, &Rc::new((*spec.attention).clone()), h, spec.width, layers)?;
         Ok(Self { name: spec.name, attention, norm })
+    }
+}
+
+impl Mixer {
+    fn new(b: &Builder<'_>, spec: &MixerSpec, h: u64, layers: u64) -> Result<Self> {
+        Ok(match spec {
+            MixerSpec::Attention(spec) => {
+                Self::Attention(Box::new(Attention::new(b, &Rc::new((**spec).clone()), h, layers)?))
+            }
+            MixerSpec::Mamba(spec) => Self::Mamba(Box::new(Mamba::new(b, &Rc::new((**spec).clone()), h, layers)?)),
+            MixerSpec::Mamba2(spec) => Self::Mamba2(Box::new(Mamba2::new(b, &Rc::new((**spec).clone()), h, layers)?)),
+            MixerSpec::Parallel(spec) => Self::Parallel(Box::new(Parallel::new(b, spec, h, layers)?)),
+            MixerSpec::None => Self::None,
+        })
+    }
+
+    /// The branch, and the attention weights that the reference returns beside it.
+    fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        if f.cache.is_some() && !matches!(self, Self::Attention(_)) {
+            let what = "a text cannot be continued: states of other mixers than attention are not kept".to_owned();
+            return Err(tensor::Error::Argument { op: "kv_cache", what });
+        }
+        match self {
+            Self::Attention(attention) => attention.forward(f, x),
+            Self::Mamba(mamba) => Ok((mamba.forward(f, x)?, None)),
+            Self::Mamba2(mamba) => Ok((mamba.forward(f, x)?, None)),
+            Self::Parallel(both) => both.forward(f, x),
+            Self::None => Err(NO_PART),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ pub struct Mlp {
     down: Linear,
     act: Activation,
     slopes: Option<Slopes>,
+    multipliers: Option<[f64; 2]>,
     intermediate_size: u64,
 }
 
@@ -53,11 +54,16 @@ impl Mlp {
         let slopes = (spec.act == Activation::Xielu).then(|| Slopes::new(b)).transpose()?;
         let norm = spec.norm.as_ref().map(|norm| Norm::named(b, norm, f)).transpose()?;
         let down = Linear::new(b, &spec.down, f, h, Init::ScaledResidual { fan_in: f, layers })?;
-        Ok(Self { input, norm, down, act: spec.act, slopes, intermediate_size: f })
+        Ok(Self { input, norm, down, act: spec.act, slopes, multipliers: spec.multipliers, intermediate_size: f })
     }
 
     /// `rows.. h -> rows.. h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let out = self.unscaled(f, x)?;
+        self.multipliers.map_or(Ok(out.clone()), |[_, scale]| out.mul_scalar(scale))
+    }
+
+    fn unscaled(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let inner = match &self.input {
             Input::Plain(up) => {
                 let up = up.forward(f, x)?;
@@ -67,7 +73,10 @@ impl Mlp {
                 }
             }
             Input::Gated(gate, up) => {
-                let gate = gate.forward(f, x)?;
+                let mut gate = gate.forward(f, x)?;
+                if let Some([scale, _]) = self.multipliers {
+                    gate = gate.mul_scalar(scale)?;
+                }
                 if f.profile.is_hf() {
                     let gate = hf::activate(f, self.act, gate)?;
                     gate.mul(&up.forward(f, x)?)?

@@ -20,6 +20,8 @@ pub struct Moe {
     router: Router,
     experts: Experts,
     shared: Option<Shared>,
+    /// Into the width of the experts and back.
+    latent: Option<[Linear; 2]>,
 }
 
 #[derive(Clone, Debug)]
@@ -73,7 +75,14 @@ impl Moe {
                 Some(Shared { name: shared.name, mlp, gate: shared.gate.map(gate).transpose()? })
             }
         };
-        Ok(Self { spec: spec.clone(), router, experts, shared })
+        let latent = spec.latent.as_ref().map(|latent| -> Result<_> {
+            let into = LinearSpec::new("fc1_latent_proj", latent.bias);
+            let back = LinearSpec::new("fc2_latent_proj", latent.bias);
+            let out = Init::ScaledResidual { fan_in: latent.width, layers };
+            Ok([Linear::new(b, &into, h, latent.width, Init::FanIn(h))?, Linear::new(b, &back, latent.width, h, out)?])
+        });
+        let latent = latent.transpose()?;
+        Ok(Self { spec: spec.clone(), router, experts, shared, latent })
     }
 
     /// `b s h -> b s h`
@@ -88,10 +97,14 @@ impl Moe {
             return self.everywhere(f, &rows)?.view(&[b, s, h]);
         }
         let routed = self.router.forward(f, &rows)?;
-        let out = {
+        let inner = self.latent.as_ref().map(|[into, _]| into.forward(f, &rows)).transpose()?;
+        let mut out = {
             let _scope = f.runtime.scope(self.spec.name);
-            self.routed(f, &rows, &routed.weights, &routed.chosen)?
+            self.routed(f, inner.as_ref().unwrap_or(&rows), &routed.weights, &routed.chosen)?
         };
+        if let Some([_, back]) = &self.latent {
+            out = back.forward(f, &out)?;
+        }
         let Some(shared) = &self.shared else { return out.view(&[b, s, h]) };
         if let (Some(early), Some(gate)) = (early, &shared.gate) {
             let early = gate.forward(f, &rows)?.sigmoid()?.mul(&early)?;
@@ -200,6 +213,7 @@ impl Moe {
             return hf::activate(f, act, gate)?.mul(&last);
         }
         match self.spec.gate {
+            ExpertGate::None => hf::activate(f, act, last),
             ExpertGate::Halves => {
                 let halves = last.split(&[width, width], -1)?;
                 drop(last);
@@ -230,6 +244,7 @@ impl Shared {
 impl Experts {
     fn new(b: &Builder<'_>, spec: &MoeSpec, h: u64, layers: u64) -> Result<Self> {
         let (e, f) = (spec.experts, spec.intermediate_size);
+        let h = spec.latent.as_ref().map_or(h, |latent| latent.width);
         let kind = ParamKind::Expert { experts: e, top_k: spec.top_k };
         let (into, out) = (Init::FanIn(h), Init::ScaledResidual { fan_in: f, layers });
         let bias = |name, width| -> Result<Option<Tensor>> {
@@ -244,9 +259,13 @@ impl Experts {
         let out_in = spec.layout == ExpertLayout::OutIn;
         let weight =
             |name, to, from, init| b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init);
+        let (name, bias_name, width) = match spec.gate {
+            ExpertGate::None => ("up_proj", "up_proj_bias", f),
+            ExpertGate::Halves | ExpertGate::Clamped { .. } => ("gate_up_proj", "gate_up_proj_bias", 2 * f),
+        };
         Ok(Self {
-            input: vec![weight("gate_up_proj", 2 * f, h, into)?],
-            input_bias: bias("gate_up_proj_bias", 2 * f)?,
+            input: vec![weight(name, width, h, into)?],
+            input_bias: bias(bias_name, width)?,
             down: weight("down_proj", h, f, out)?,
             down_bias: bias("down_proj_bias", h)?,
         })

@@ -71,6 +71,11 @@ impl Norm {
         Self::new(b, norm.name, &norm.spec, &[width])
     }
 
+    /// The dtype it takes where the residual stream is wider: that of its weight as it is used.
+    pub fn dtype(&self, f: &Forward) -> DType {
+        f.compute.or_else(|| self.weight.as_ref().map(Tensor::dtype)).unwrap_or(DType::F32)
+    }
+
     /// `rows.. h -> rows.. h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         if self.kind == NormKind::Identity {

@@ -76,6 +76,10 @@ impl Stack {
                 block.forward(f, x)?
             };
         }
+        if let Some(compute) = f.compute {
+            // The stream may be wider than what is computed in.
+            x = x.to_dtype(compute)?;
+        }
         if let Some(norm) = &self.final_norm {
             x = norm.forward(f, &x)?;
         }

@@ -21,6 +21,8 @@ pub struct MoeSpec {
     pub layout: ExpertLayout,
     /// How gate and value meet.
     pub gate: ExpertGate,
+    /// A narrower stream in which the experts work (Nemotron-H).
+    pub latent: Option<LatentExperts>,
     /// Whether expert maps have biases.
     pub expert_bias: bool,
     /// Whether the reference runs every expert on every token, weighted with 0 where it was not chosen, and the weights
@@ -42,9 +44,20 @@ pub enum ExpertLayout {
     Stacked,
 }
 
+/// A stream of its own for the experts, with maps to and from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentExperts {
+    /// Width.
+    pub width: u64,
+    /// Whether the maps have biases.
+    pub bias: bool,
+}
+
 /// How gate and value of an expert meet.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum ExpertGate {
+    /// There is no gate: `act(up)` (Nemotron-H).
+    None,
     /// `act(gate) * up` of the two halves.
     #[default]
     Halves,

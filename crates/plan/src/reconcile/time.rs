@@ -37,9 +37,14 @@ impl Class {
             return Self::Optimizer;
         }
         match &event.op {
-            Op::MatMul(_) | Op::Linear(_) | Op::GroupedLinear(_) | Op::GroupedWeightGrad(_) | Op::ScaledMatMul(_) => {
-                Self::Products
-            }
+            Op::MatMul(_)
+            | Op::Linear(_)
+            | Op::GroupedLinear(_)
+            | Op::GroupedWeightGrad(_)
+            | Op::ScaledMatMul(_)
+            | Op::DepthwiseConv1d(_)
+            | Op::DepthwiseConv1dInput(_)
+            | Op::DepthwiseConv1dWeight(_) => Self::Products,
             Op::Attention(_) | Op::AttentionBackward(_) => Self::Attention,
             Op::Softmax(_)
             | Op::SoftmaxBackward(_)
@@ -56,6 +61,8 @@ impl Class {
             | Op::Extremum(_)
             | Op::LogSumExp(_)
             | Op::Cumsum(_)
+            | Op::LinearScan(_)
+            | Op::LinearScanBackward(_)
             | Op::TopK(_)
             | Op::ArgSort(_)
             | Op::BinCount(_) => Self::Reductions,

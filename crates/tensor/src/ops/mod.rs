@@ -313,6 +313,11 @@ ops! {
     scaled_cast { ScaledCast }
     /// Products of narrow floats with scales.
     scaled_matmul { ScaledMatMul }
+    /// One filter per channel over time.
+    depthwise_conv1d { DepthwiseConv1d, DepthwiseConv1dInput, DepthwiseConv1dWeight }
+    // --- recurrences
+    /// A decay for every element.
+    linear_scan { LinearScan, LinearScanBackward }
     // --- attention and losses
     /// Fused attention.
     attention { Attention, AttentionBackward }

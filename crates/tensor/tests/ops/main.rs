@@ -25,5 +25,6 @@ mod refusals;
 mod rows;
 mod rows_fused;
 mod rows_optim;
+mod rows_recurrent;
 mod values;
 mod views;

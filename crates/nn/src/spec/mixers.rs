@@ -1,0 +1,129 @@
+//! What mixes positions other than attention, as data.
+
+use super::{Activation, NormSpec};
+
+/// A convolution over time with one causal filter per channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvSpec {
+    /// Module name.
+    pub name: &'static str,
+    /// Taps of a filter.
+    pub taps: u64,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Activation behind it.
+    pub act: Option<Activation>,
+}
+
+/// A selective state space (Mamba).
+///
+/// Source: Gu and Dao 2023, arXiv 2312.00752.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MambaSpec {
+    /// Inner width.
+    pub inner: u64,
+    /// States of a channel.
+    pub state: u64,
+    /// Rank of the time steps.
+    pub rank: u64,
+    /// Convolution over the inner channels.
+    pub conv: ConvSpec,
+    /// Whether the maps in and out have biases.
+    pub bias: bool,
+    /// Heads with maps of their own to time steps and state (Zamba); `None`: one map for all channels.
+    pub heads: Option<u64>,
+    /// Norms on time steps and on both maps of the state.
+    pub norms: MambaNorms,
+}
+
+/// Norms inside a selective state space.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MambaNorms {
+    /// None.
+    None,
+    /// Without weights (Falcon Mamba).
+    Plain(NormSpec),
+    /// With weights (Jamba).
+    Weighted(NormSpec),
+}
+
+/// A state space with one decay per head (Mamba 2), computed in chunks.
+///
+/// Source: Dao and Gu 2024, arXiv 2405.21060.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba2Spec {
+    /// Heads.
+    pub heads: u64,
+    /// Width of one; all heads together are the inner width.
+    pub head_dim: u64,
+    /// States of a channel.
+    pub state: u64,
+    /// Groups of heads with equal maps in and out of the state.
+    pub groups: u64,
+    /// Positions of a chunk.
+    pub chunk: u64,
+    /// Convolution over the inner channels and both maps of the state.
+    pub conv: ConvSpec,
+    /// Whether the map in has a bias.
+    pub bias: bool,
+    /// Whether the map out has a bias.
+    pub out_bias: bool,
+    /// Norm behind the state space; `None`: its gate alone.
+    pub norm: Option<GatedNormSpec>,
+    /// Least and largest time step.
+    pub limits: [f64; 2],
+    /// What the input is multiplied with, and the parts of its map: gate, channels, both maps of the state, time steps
+    /// (Falcon-H1).
+    pub multipliers: Option<(f64, [f64; 5])>,
+}
+
+impl Mamba2Spec {
+    /// Width of all heads.
+    pub const fn inner(&self) -> u64 {
+        self.heads * self.head_dim
+    }
+
+    /// Channels of the convolution.
+    pub const fn conv_channels(&self) -> u64 {
+        self.inner() + 2 * self.groups * self.state
+    }
+}
+
+/// A root-mean-square norm that is multiplied with the activation of a gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedNormSpec {
+    /// Module name.
+    pub name: &'static str,
+    /// Added to the mean of squares.
+    pub eps: f64,
+    /// Groups of channels that are normalised apart.
+    pub groups: u64,
+    /// When the gate joins, and in which precision the weight.
+    pub order: GateOrder,
+    /// Activation of the gate.
+    pub act: Activation,
+}
+
+/// When the gate of a norm joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateOrder {
+    /// Before the norm (Mamba 2).
+    First,
+    /// Behind norm and weight, all in f32 (Falcon-H1).
+    Last,
+    /// The same, the weight applied in the precision of the input (Qwen3-Next).
+    LastNarrowWeight,
+}
+
+/// Attention and a state space on one input, added (Falcon-H1).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParallelSpec {
+    /// The attention.
+    pub attention: super::AttentionSpec,
+    /// What the input of the attention is multiplied with, and its output.
+    pub attention_scales: [f64; 2],
+    /// The state space.
+    pub mamba: Mamba2Spec,
+    /// What the output of the state space is multiplied with.
+    pub mamba_scale: f64,
+}
