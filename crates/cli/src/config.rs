@@ -10,33 +10,53 @@ use units::{Diagnostic, Diagnostics};
 /// Most bytes read of a config: one more than the reader takes, so that it refuses what is longer.
 const LIMIT: u64 = nn::config::MAX_BYTES as u64 + 1;
 
+/// The text of a config, and what to call it.
+#[derive(Debug)]
+pub struct Text {
+    /// What the user calls the model.
+    pub name: String,
+    /// The file in messages.
+    pub file: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
 /// Reads the model that `name` names.
 ///
 /// # Errors
 /// No such file or preset (with near matches); whatever is wrong with the config, all at once.
 pub fn load(name: &str, overrides: &[(String, String)], assume: Option<&str>) -> Result<Model, Diagnostics> {
+    let text = text(name)?;
+    Model::from_text(text.name, &text.file, &text.bytes, overrides, assume)
+}
+
+/// Reads the text of the config that `name` names.
+///
+/// # Errors
+/// No such file or preset (with near matches).
+pub fn text(name: &str) -> Result<Text, Diagnostics> {
     if name == "-" {
         let mut bytes = Vec::new();
         let read = std::io::stdin().lock().take(LIMIT).read_to_end(&mut bytes);
         read.map_err(|e| Diagnostic::error("", format!("standard input cannot be read: {e}")))?;
-        return Model::from_text("stdin", "<stdin>", &bytes, overrides, assume);
+        return Ok(Text { name: "stdin".to_owned(), file: "<stdin>".to_owned(), bytes });
     }
     let path = Path::new(name);
     if path.is_dir() {
-        let inner = path.join("config.json");
-        return file(name, &inner, overrides, assume);
+        return file(name, &path.join("config.json"));
     }
     // Not only files: `napkin plan <(curl ...)` hands a pipe over.
     if path.exists() {
-        return file(name, path, overrides, assume);
+        return file(name, path);
     }
     if let Some((name, text)) = presets::find(name) {
-        return Model::from_text(name, &format!("{name}.json"), text.as_bytes(), overrides, assume);
+        let bytes = text.as_bytes().to_vec();
+        return Ok(Text { name: name.to_owned(), file: format!("{name}.json"), bytes });
     }
     Err(unknown(name).into())
 }
 
-fn file(name: &str, path: &Path, overrides: &[(String, String)], assume: Option<&str>) -> Result<Model, Diagnostics> {
+fn file(name: &str, path: &Path) -> Result<Text, Diagnostics> {
     let shown = path.display().to_string();
     let open = std::fs::File::open(path).and_then(|file| {
         let mut bytes = Vec::new();
@@ -52,7 +72,7 @@ fn file(name: &str, path: &Path, overrides: &[(String, String)], assume: Option<
             _ => problem,
         }
     })?;
-    Model::from_text(name, &shown, &bytes, overrides, assume)
+    Ok(Text { name: name.to_owned(), file: shown, bytes })
 }
 
 fn unknown(name: &str) -> Diagnostic {

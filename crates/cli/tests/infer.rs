@@ -104,3 +104,40 @@ fn questions_that_cannot_be_asked() {
         assert!(text.contains(part), "{words:?}: {text}");
     }
 }
+
+/// ui-04: what the keys of a family say whose modules are not known or not all stated, with the hole named.
+#[test]
+fn ui_04_a_list_of_kinds_instead_of_a_count() {
+    let text = answer(&[&file("cfg_hybrid_blocks_no_layers.json"), "--json"], 0);
+    assert!(text.contains("\"bytes_per_token\": 2048") && text.contains("\"attention_layers\": 1"), "{text}");
+    assert!(text.contains("\"layers\": 6"), "{text}");
+    let folder = std::env::temp_dir().join(format!("napkin-infer-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let config = r#"{"model_type": "new_kind", "num_hidden_layers": 4, "num_attention_heads": 8, "head_dim": 64,
+        "num_key_value_heads": 2, "layer_types": ["mamba", "attention", "mlp", "warp"]}"#;
+    std::fs::write(folder.join("config.json"), config).unwrap();
+    let name = folder.to_str().unwrap();
+    let text = answer(&[name, "--seq-len", "1000"], 0);
+    for part in [
+        "500.00 KiB of keys and values for 1,000 tokens   weights not counted",
+        "the modules of `new_kind` are not known: parameters are not counted",
+        "1 recurrent or state-space layers keep a state",
+        "layers of kind `warp` are not known",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(refusal(&[name, "--hw", "h100-sxm"]).contains("how many parameters"));
+    assert!(answer(&[name, "--hw", "h100-sxm", "--params", "8B", "-q"], 0).contains("weights 14.90 GiB"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Weights as the config says they are kept, unless the flags say otherwise.
+#[test]
+fn formats_that_the_config_states() {
+    let stated = answer(&["gpt-oss-120b"], 0);
+    assert!(stated.contains("in mxfp4") && stated.contains("stated by the config: 4.2500 bits each"), "{stated}");
+    assert!(!stated.contains("is not understood"), "{stated}");
+    assert!(answer(&["gpt-oss-120b", "--weights", "bf16"], 0).contains("parameters in bf16"));
+    let four = answer(&[&file("cfg_gptq4.json"), "--json"], 0);
+    assert!(four.contains("\"format\": \"gptq\""), "{four}");
+}

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use nn::ParamKind;
+use nn::config::Config;
 use nn::step::ParamInfo;
 use units::{Bytes, Diagnostic, Params};
 
@@ -119,7 +120,9 @@ impl Format {
         let is = |format: &&Self| std::iter::once(&format.name).chain(&format.aliases).any(|own| plain(own) == wanted);
         formats().iter().find(is).ok_or_else(|| {
             let near = nearest(&wanted, formats().iter().map(|format| format.name));
-            let all = || formats().iter().take(16).map(|format| format.name).collect();
+            let all = || {
+                formats().iter().take_while(|format| !format.name.starts_with('Q')).map(|format| format.name).collect()
+            };
             let help: Vec<&str> = if near.is_empty() { all() } else { near };
             Diagnostic::error("T0451", format!("`{}` is no number format", name.trim())).help(help.join(", "))
         })
@@ -160,6 +163,49 @@ impl Format {
         let rows = param.elements / columns;
         self.run_bytes(param.elements) + self.row * rows + self.column * columns + self.tensor
     }
+}
+
+/// The format that the `quantization_config` of a config states; `None` if there is none.
+///
+/// # Errors
+/// What it states, where no format here is that.
+pub fn stated(config: &Config) -> Option<Result<&'static Format, String>> {
+    let stated = config.find("quantization_config").filter(|found| found.value.is_object())?;
+    let text = |path: &str| -> Option<String> {
+        let found = config.find(&format!("quantization_config.{path}"))?;
+        (!found.value.is_null())
+            .then(|| found.value.as_str().map_or_else(|| found.value.to_string(), str::to_lowercase))
+    };
+    let is = |path: &str| text(path).as_deref() == Some("true");
+    let bits_in_groups = |method: &str| {
+        let bits = text("bits").or(text("w_bit")).unwrap_or_else(|| "4".to_owned());
+        let group = text("group_size").or(text("q_group_size")).unwrap_or_else(|| "128".to_owned());
+        format!("{method}-{bits}bit-g{group}")
+    };
+    let name = match text("quant_method").as_deref() {
+        Some("fp8" | "fbgemm_fp8") if text("weight_block_size").is_some() => "fp8-block".to_owned(),
+        Some("fp8" | "fbgemm_fp8") => "fp8".to_owned(),
+        Some("mxfp4") => "mxfp4".to_owned(),
+        Some(method @ ("gptq" | "awq")) => bits_in_groups(method),
+        Some("bitsandbytes") if is("load_in_8bit") => "int8".to_owned(),
+        Some("bitsandbytes") => {
+            let code = text("bnb_4bit_quant_type").unwrap_or_else(|| "fp4".to_owned());
+            if is("bnb_4bit_use_double_quant") { format!("{code}-dq") } else { code }
+        }
+        Some("compressed-tensors") => {
+            let of = |key: &str| text(&format!("config_groups.group_0.weights.{key}")).unwrap_or_default();
+            match (text("format").as_deref(), of("type").as_str(), of("num_bits").as_str(), of("strategy").as_str()) {
+                (Some("nvfp4-pack-quantized"), ..) => "nvfp4".to_owned(),
+                (_, "float", "8", "block") => "fp8-block".to_owned(),
+                (_, "float", "8", _) => "fp8".to_owned(),
+                (_, "int", "8", _) => "int8".to_owned(),
+                (_, kind, bits, _) => format!("{kind}{bits}-g{}", of("group_size")),
+            }
+        }
+        Some("modelopt") => text("quant_algo").unwrap_or_default(),
+        _ => return Some(Err(stated.value.to_string())),
+    };
+    Some(Format::find(&name).map_err(|_| stated.value.to_string()))
 }
 
 /// How the weights of a model are kept.
@@ -235,9 +281,40 @@ mod tests {
         ] {
             assert!((Format::find(name).unwrap().bits() - bits).abs() < 1e-12, "{name}");
         }
-        assert!(formats().len() > 30);
+        assert!(formats().len() > 35);
         let problem = Format::find("nf5").unwrap_err();
         assert!(problem.message.contains("`nf5` is no number format") && problem.help[0].contains("nf4"), "{problem}");
+    }
+
+    /// As the configs of published models state it.
+    #[test]
+    fn formats_that_configs_state() {
+        for (text, name) in [
+            (r#"{"quant_method": "gptq", "bits": 4, "group_size": 128}"#, Some("gptq")),
+            (r#"{"quant_method": "awq", "bits": 4, "group_size": 64}"#, Some("awq-4bit-g64")),
+            (r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#, Some("fp8-block")),
+            (r#"{"quant_method": "mxfp4"}"#, Some("mxfp4")),
+            (r#"{"quant_method": "bitsandbytes", "load_in_8bit": true}"#, Some("int8")),
+            (
+                r#"{"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4",
+                    "bnb_4bit_use_double_quant": true}"#,
+                Some("nf4-dq"),
+            ),
+            (
+                r#"{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0":
+                    {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}"#,
+                Some("int4-g32"),
+            ),
+            (r#"{"quant_method": "gptq", "bits": 3, "group_size": 128}"#, None),
+            (r#"{"quant_method": "quip"}"#, None),
+        ] {
+            let whole = format!(r#"{{"model_type": "llama", "quantization_config": {text}}}"#);
+            let (config, _) = Config::parse("config.json", whole.as_bytes());
+            let found = stated(&config.unwrap()).unwrap().ok().map(|format| format.name);
+            assert_eq!(found, name, "{text}");
+        }
+        let (plain, _) = Config::parse("config.json", br#"{"model_type": "llama"}"#);
+        assert!(stated(&plain.unwrap()).is_none());
     }
 
     /// One matrix of 4096 x 11008 in each format, by hand.

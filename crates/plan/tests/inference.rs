@@ -25,6 +25,7 @@ fn request(what: What<'_>, seq_len: u64) -> Request<'_> {
     Request {
         what,
         weights: default(Storage::Format(Format::bf16())),
+        stated: None,
         cache: default(Format::bf16()),
         seq_len: default(seq_len),
         prompt: default(seq_len),
@@ -214,6 +215,9 @@ fn the_engine_keeps_what_is_predicted() {
         let path = entry.unwrap().path();
         let (config, _) = Config::parse("tiny", &std::fs::read(&path).unwrap());
         let spec = nn::families::load(&config.unwrap(), None).unwrap().spec;
+        if spec.layers.iter().any(|layer| layer.attention().is_none_or(|attention| !attention.causal)) {
+            continue;
+        }
         let mut cache = Cache::of(&spec, Format::find("fp32").unwrap());
         cache.kinds.retain(|kind| !matches!(kind.kept, Kept::Vector { index: true, .. }));
         for (kind, layer) in cache.kinds.iter_mut().zip(&spec.layers) {
@@ -289,4 +293,105 @@ fn impossible_questions() {
     }
     let learned = preset("gpt2", &[]);
     assert!(request(What::Model(&learned), 4096).report().unwrap_err().to_string().contains("positions"));
+}
+
+/// What the keys of a config say, whatever the family: the cache of one sequence, layer kind by layer kind.
+fn keys(text: &str) -> (Cache, Vec<String>) {
+    let (config, problems) = Config::parse("config.json", text.as_bytes());
+    let geometry = plan::inference::geometry::read(&config.unwrap_or_else(|| panic!("{problems}")));
+    let geometry = geometry.unwrap_or_else(|e| panic!("{e}"));
+    (Cache::new(geometry.kept.iter().copied(), geometry.layers, Format::bf16()), geometry.holes)
+}
+
+/// ui-04: a list of kinds instead of a number of layers; the states are named, not guessed.
+#[test]
+fn ui_04_a_list_of_kinds() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nn/tests/data/cfg_hybrid_blocks_no_layers.json");
+    let (cache, holes) = keys(&std::fs::read_to_string(path).unwrap());
+    assert_eq!((cache.layers, cache.attention_layers(), cache.token_bytes(1)), (6, 1, 2048));
+    assert!(holes[0].starts_with("3 recurrent or state-space layers"), "{holes:?}");
+}
+
+/// Keys of families whose modules are not known: shared keys and values, heads and widths of their own for each kind of
+/// layer, a list of heads, patterns, latents, states.
+#[test]
+fn keys_of_any_family() {
+    let gemma3n = r#"{"model_type": "x", "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "head_dim": 256, "hidden_size": 2048, "sliding_window": 512, "num_kv_shared_layers": 2, "layer_types":
+        ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+        "full_attention"]}"#;
+    let (cache, holes) = keys(gemma3n);
+    assert_eq!((cache.token_bytes(1), holes.len()), (4 * 2 * 2 * 256 * 2, 0));
+    assert_eq!(cache.sequence_bytes(1024, 1), (3 * 512 + 1024) * 2 * 2 * 256 * 2);
+
+    let gemma4 = r#"{"model_type": "x", "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2, "hidden_size": 2816,
+        "sliding_window": 1024, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}"#;
+    assert_eq!(keys(gemma4).0.token_bytes(1), (2 * 8 * 256 + 2 * 512) * 2 * 2);
+
+    let listed = r#"{"model_type": "openelm", "num_transformer_layers": 3, "num_layers": 3, "num_attention_heads": 16,
+        "num_kv_heads": [3, 4, 5], "head_dim": 64}"#;
+    assert_eq!(keys(listed).0.token_bytes(1), (3 + 4 + 5) * 64 * 2 * 2);
+
+    let jamba = r#"{"model_type": "x", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "hidden_size": 4096, "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4,
+        "mamba_expand": 2}"#;
+    let (cache, holes) = keys(jamba);
+    assert_eq!((cache.token_bytes(1), holes.len()), (4 * 8 * 128 * 2 * 2, 0));
+    assert_eq!(cache.state_bytes(1), 28 * (8192 * 16 + 3 * 8192) * 2);
+
+    let latent = r#"{"model_type": "x", "num_hidden_layers": 2, "num_attention_heads": 16, "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64}"#;
+    assert_eq!(keys(latent).0.token_bytes(8), 2 * 576 * 2);
+
+    let pattern = r#"{"model_type": "x", "hybrid_override_pattern": "M-M*", "num_attention_heads": 16,
+        "num_key_value_heads": 4, "head_dim": 128}"#;
+    let (cache, holes) = keys(pattern);
+    assert_eq!((cache.layers, cache.token_bytes(1), holes.len()), (4, 2 * 4 * 128 * 2, 1));
+
+    let delta = r#"{"model_type": "x", "num_hidden_layers": 4, "full_attention_interval": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 2, "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4}"#;
+    assert_eq!(keys(delta).0.state_bytes(1), 3 * 2 * (32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128)));
+
+    for nothing in [r#"{"model_type": "x"}"#, r#"{"num_hidden_layers": 4, "num_attention_heads": "many"}"#] {
+        let (config, _) = Config::parse("config.json", nothing.as_bytes());
+        assert!(plan::inference::geometry::read(&config.unwrap()).is_err(), "{nothing}");
+    }
+}
+
+/// By keys and by modules, configs of known families keep the same of a token, but for rules that only a family knows.
+#[test]
+fn keys_say_what_modules_do() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs");
+    let (mut agreed, mut differ) = (0, Vec::new());
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read(&path).unwrap();
+        let Ok(model) = Model::from_text("x", "config.json", &text, &[], None) else { continue };
+        if model.spec.layers.iter().any(|layer| layer.attention().is_none_or(|attention| !attention.causal)) {
+            continue;
+        }
+        let (config, _) = Config::parse("config.json", &text);
+        let geometry = plan::inference::geometry::read(&config.unwrap()).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let by_keys = Cache::new(geometry.kept.iter().copied(), geometry.layers, Format::bf16());
+        if by_keys.token_bytes(1) == Cache::of(&model.spec, Format::bf16()).token_bytes(1) {
+            agreed += 1;
+        } else {
+            differ.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    differ.sort();
+    // Indexers of sparse attention; heads of windows apart; a key of Falcon that is void beside another.
+    assert_eq!(differ, ["DeepSeek-V3.2", "GLM-5", "MiMo-V2-Flash", "falcon-180B"]);
+    assert!(agreed > 90, "{agreed}");
+}
+
+/// What reads in both directions keeps nothing to go on from.
+#[test]
+fn encoders_generate_nothing() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs/bert-base-uncased.json");
+    let model = Model::from_text("bert", "config.json", &std::fs::read(path).unwrap(), &[], None).unwrap();
+    let problems = request(What::Model(&model), 512).report().unwrap_err().to_string();
+    assert!(problems.contains("T0466") && problems.contains("generates no text"), "{problems}");
 }

@@ -1,9 +1,10 @@
 //! `napkin infer llama-3.1-8b --hw h100-sxm --seq-len 8192`, or of a bare count: `napkin infer --params 125.1B --active 10B`.
 
 use clap::Args;
+use nn::config::Config;
 use plan::fit::{Choice, Memory};
 use plan::hardware::{Hardware, Kind};
-use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What};
+use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What, geometry};
 use plan::ledger::ASSUMED_RUNTIME;
 use plan::model::Model;
 use plan::quant::{Format, Storage};
@@ -11,8 +12,9 @@ use plan::report::Report;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use crate::args::FleetArgs;
-use crate::parse::{Reader, count, positive, some};
-use crate::step::{ModelArgs, dense};
+use crate::config::{self, Text};
+use crate::parse::{Reader, assignment, count, positive, some};
+use crate::step::dense;
 
 /// What inference takes: weights, keys and values, sequences that fit, time of a prompt and of a token.
 #[derive(Debug, Args)]
@@ -25,8 +27,8 @@ pub struct Infer {
     /// Read an unknown `model_type` as this family
     #[arg(long, value_name = "FAMILY", requires = "model")]
     pub assume: Option<String>,
-    /// Parameters, instead of a model
-    #[arg(long, value_name = "N", conflicts_with = "model")]
+    /// Parameters, instead of a model, or of one whose family is not known
+    #[arg(long, value_name = "N")]
     pub params: Option<String>,
     /// Parameters that a token uses, where they are fewer
     #[arg(long, value_name = "N")]
@@ -118,16 +120,14 @@ impl Infer {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let model = self.model(&mut read);
-        let bare = self.bare(&mut read);
-        if self.model.is_none() && self.params.is_none() {
-            let problem = Diagnostic::error("", "which model?").help("llama-3.1-8b").help("path/to/config.json");
-            read.problem(problem.help("--params 125.1B --active 10B --bytes-per-param 0.58"));
-        }
+        let subject = self.subject(&mut read);
         let (hardware, devices) = read.device(&self.fleet.at_least(self.engine.tp.as_ref()));
-        let request = self.request(&mut read, model.as_ref(), hardware.as_ref(), devices);
-        let what = model.as_ref().map(What::Model).or(bare);
-        let (what, request) = read.finish(what.zip(Some(request)))?;
+        let request = self.request(&mut read, subject.as_ref(), hardware.as_ref(), devices);
+        let (subject, request) = read.finish(subject.zip(Some(request)))?;
+        let what = match &subject {
+            Subject::Model(model) => What::Model(model),
+            Subject::Other(what) => what.clone(),
+        };
         Request { what, ..request }.report()
     }
 
@@ -136,14 +136,56 @@ impl Infer {
         self.model.as_deref().filter(|name| name.starts_with("dense:"))
     }
 
-    fn model(&self, read: &mut Reader) -> Option<Model> {
-        let name = self.model.as_ref().filter(|_| self.dense().is_none())?;
-        for (flag, text) in [("--active", &self.active), ("--kv", &self.kv)] {
-            if text.is_some() {
-                read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
+    fn subject(&self, read: &mut Reader) -> Option<Subject> {
+        let Some(name) = self.model.as_ref().filter(|_| self.dense().is_none()) else {
+            if self.model.is_none() && self.params.is_none() {
+                let problem = Diagnostic::error("", "which model?").help("llama-3.1-8b").help("path/to/config.json");
+                read.problem(problem.help("--params 125.1B --active 10B --bytes-per-param 0.58"));
+                return None;
+            }
+            return self.bare(read).map(Subject::Other);
+        };
+        if self.kv.is_some() {
+            read.problem(Diagnostic::error("", "--kv is of a bare count: the config says it"));
+        }
+        let pairs: Vec<_> = self.set.iter().map(|pair| read.flag_with("--set", Some(pair), assignment)).collect();
+        let overrides: Vec<(String, String)> = pairs.into_iter().collect::<Option<_>>()?;
+        let text = read.take_all(config::text(name))?;
+        match Model::from_text(text.name.as_str(), &text.file, &text.bytes, &overrides, self.assume.as_deref()) {
+            Ok(model) => {
+                for (flag, given) in [("--params", &self.params), ("--active", &self.active)] {
+                    if given.is_some() {
+                        read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
+                    }
+                }
+                Some(Subject::Model(Box::new(model)))
+            }
+            // A family that is not known still says what its heads keep.
+            Err(problems) if self.assume.is_none() && problems.iter().any(|p| p.code == "T0301") => {
+                let partial = self.partial(read, &text, &overrides);
+                if partial.is_none() {
+                    read.problems(problems);
+                }
+                partial.map(Subject::Other)
+            }
+            Err(problems) => {
+                read.problems(problems);
+                None
             }
         }
-        ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() }.read(read)
+    }
+
+    /// What the keys of a config say whose family is not known.
+    fn partial(&self, read: &mut Reader, text: &Text, overrides: &[(String, String)]) -> Option<What<'static>> {
+        let (config, mut notes) = Config::parse(&text.file, &text.bytes);
+        let (config, more) = config?.with_overrides(overrides);
+        notes.extend(more);
+        let geometry = geometry::read(&config).ok()?;
+        let total = read.flag_with("--params", self.params.as_deref(), dense);
+        let active = read.flag_with("--active", self.active.as_deref(), dense);
+        let params = total.map(|total| (total, active.unwrap_or(total)));
+        let notes = notes.iter().cloned().collect();
+        Some(What::Partial { name: text.name.clone(), geometry, params, notes })
     }
 
     fn bare(&self, read: &mut Reader) -> Option<What<'static>> {
@@ -159,7 +201,7 @@ impl Infer {
     fn request<'a>(
         &self,
         read: &mut Reader,
-        model: Option<&Model>,
+        subject: Option<&Subject>,
         hardware: Option<&Hardware>,
         devices: u64,
     ) -> Request<'a> {
@@ -168,7 +210,9 @@ impl Infer {
         let each = read.flag_with("--bytes-per-param", self.formats.bytes_per_param.as_deref(), positive);
         let weights = weights.or(each.map(Storage::PerParameter));
         let cache = read.flag_with("--kv-dtype", self.formats.kv_dtype.as_deref(), cache_format);
-        let longest = model.and_then(|model| model.spec.max_positions).unwrap_or(8192).min(8192);
+        let stated = subject.and_then(Subject::stated);
+        let own = stated.as_ref().and_then(|format| format.as_ref().ok().copied()).unwrap_or(Format::bf16());
+        let longest = subject.and_then(Subject::max_positions).unwrap_or(8192).min(8192);
         let number =
             |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
         let seq_len = Choice::or(number(read, "--seq-len", &self.sequences.seq_len), longest);
@@ -195,7 +239,8 @@ impl Infer {
         let fleet = if self.fleet.hw.is_some() { read.fleet(&self.fleet.at_least(engine.tp.as_ref())) } else { None };
         Request {
             what: What::Bare { name: String::new(), total: Params(0), active: Params(0), heads: None },
-            weights: Choice::or(weights, Storage::Format(Format::bf16())),
+            weights: Choice::or(weights, Storage::Format(own)),
+            stated: stated.map(|format| format.map(|_| ())),
             cache: Choice::or(cache, Format::bf16()),
             seq_len,
             prompt,
@@ -210,6 +255,31 @@ impl Infer {
             mfu: Choice::or(share(read, "--mfu", &self.mfu), 1.0),
             mbu: Choice::or(share(read, "--mbu", &self.mbu), 1.0),
         }
+    }
+}
+
+/// What is asked about, with what it rests on.
+#[derive(Debug)]
+enum Subject {
+    Model(Box<Model>),
+    Other(What<'static>),
+}
+
+impl Subject {
+    /// The longest sequence it is made for.
+    fn max_positions(&self) -> Option<u64> {
+        match self {
+            Self::Model(model) => model.spec.max_positions,
+            Self::Other(What::Partial { geometry, .. }) => geometry.max_positions,
+            Self::Other(_) => None,
+        }
+    }
+
+    /// How its config says that weights are kept.
+    fn stated(&self) -> Option<Result<&'static Format, String>> {
+        let Self::Model(model) = self else { return None };
+        let (config, _) = Config::parse("config.json", model.config.as_bytes());
+        plan::quant::stated(&config?)
     }
 }
 

@@ -145,8 +145,11 @@ impl Cache {
     /// What the layers of a model keep.
     pub fn of(spec: &ModelSpec, format: &'static Format) -> Self {
         let chunked = spec.family.starts_with("llama4");
-        let each = spec.layers.iter().flat_map(|layer| layer_caches(layer, chunked));
-        Self::new(each, spec.layers.len() as u64, format)
+        // A block that runs several times keeps what each of its runs makes.
+        let once = || (0..spec.layers.len()).collect();
+        let order: Vec<usize> = spec.order.clone().unwrap_or_else(once);
+        let each = order.iter().filter_map(|&i| spec.layers.get(i)).flat_map(|layer| layer_caches(layer, chunked));
+        Self::new(each, order.len() as u64, format)
     }
 
     /// Bytes of one token on each of `tp` devices, windows apart.

@@ -4,6 +4,7 @@
 //! | module | answers |
 //! |---|---|
 //! | [`cache`] | what each layer keeps of a sequence: what the model needs |
+//! | [`geometry`] | the same by keys alone, for families whose modules are not known |
 //! | [`paged`] | what a paged engine charges for it |
 //! | [`weights`] | bytes of weights, in memory and read by a step |
 //! | [`roofline`] | prompts and tokens in time |
@@ -11,6 +12,7 @@
 //! | [`report`] | the answer |
 
 pub mod cache;
+pub mod geometry;
 pub mod paged;
 pub mod report;
 pub mod roofline;
@@ -19,6 +21,7 @@ pub mod weights;
 
 use units::{Bytes, BytesPerSecond, Diagnostic, Diagnostics, Params};
 
+use self::geometry::Geometry;
 use crate::fit::{Choice, Memory};
 use crate::fleet::Fleet;
 use crate::model::Model;
@@ -36,6 +39,17 @@ pub const CHUNK: u64 = 8192;
 pub enum What<'a> {
     /// A model.
     Model(&'a Model),
+    /// A config of a family whose modules are not known.
+    Partial {
+        /// What the user called it.
+        name: String,
+        /// What its layers keep.
+        geometry: Geometry,
+        /// All parameters and those of a token, if somebody knows them.
+        params: Option<(Params, Params)>,
+        /// Notes of the reader of the file.
+        notes: Vec<Diagnostic>,
+    },
     /// A bare count of parameters.
     Bare {
         /// What the user called it.
@@ -69,6 +83,8 @@ pub struct Request<'a> {
     pub what: What<'a>,
     /// How weights are kept.
     pub weights: Choice<Storage>,
+    /// Whether the config says how weights are kept: true if `weights` is that, else what was not understood.
+    pub stated: Option<Result<(), String>>,
     /// How keys and values are kept.
     pub cache: Choice<&'static Format>,
     /// Tokens of a sequence, prompt and answer.
@@ -135,7 +151,7 @@ impl Request<'_> {
                 );
             }
         }
-        if let What::Bare { total, active, .. } = &self.what
+        if let What::Bare { total, active, .. } | What::Partial { params: Some((total, active)), .. } = &self.what
             && active > total
         {
             problems.push(
@@ -143,8 +159,30 @@ impl Request<'_> {
                     .why("a token uses some of the parameters or all"),
             );
         }
+        if let What::Partial { name, params: None, .. } = &self.what
+            && (self.fleet.is_some() || matches!(self.room, Room::Memory(_)))
+        {
+            problems.push(
+                Diagnostic::error("T0465", format!("how many parameters `{name}` has is not known"))
+                    .why("weights take a part of the memory, and reading them a part of the time")
+                    .help("--params 8.03B")
+                    .help("--kv-memory 40GiB, if that is what is left for keys and values"),
+            );
+        }
         problems.extend(self.check_heads());
+        problems.extend(self.check_direction());
         if problems.has_errors() { Err(problems) } else { Ok(()) }
+    }
+
+    /// A model that does not say one token after another.
+    fn check_direction(&self) -> Option<Diagnostic> {
+        let What::Model(model) = &self.what else { return None };
+        let both = model.spec.layers.iter().any(|layer| layer.attention().is_some_and(|attention| !attention.causal));
+        both.then(|| {
+            Diagnostic::error("T0466", format!("`{}` sees later positions too: it generates no text", model.name))
+                .why("keys and values of the tokens before are of use only where no token sees those behind it")
+                .help("napkin flops says what reading a text costs")
+        })
     }
 
     /// Devices between which heads cannot be divided.

@@ -52,9 +52,11 @@ impl Request<'_> {
         let kept = self.kept(&subject, budget.as_ref());
         let mut report = self.headline(&subject, budget.as_ref(), kept.as_ref());
         report.inputs = self.inputs(&subject);
-        report.result = Value::map().with("weights", weights_value(&subject));
-        report.blocks.push(weights_block(&subject));
-        report.derivations.push(derive_weights(&subject));
+        if !subject.weights.total.is_zero() {
+            report.result.insert("weights", weights_value(&subject));
+            report.blocks.push(weights_block(&subject));
+            report.derivations.push(derive_weights(&subject));
+        }
         if let Some(kept) = &kept {
             self.add_cache(&mut report, kept);
         }
@@ -69,7 +71,14 @@ impl Request<'_> {
         }
         report.assumptions.extend(self.assumptions(&subject, kept.as_ref()));
         report.assumptions.extend(subject.assumptions.iter().cloned());
-        report.warnings.extend(subject.warnings.iter().cloned());
+        // The reader of families does not know what the format of weights costs; here it is counted.
+        let counted = |w: &&Diagnostic| !(w.code == "T0118" && w.message.contains("`quantization_config`"));
+        report.warnings.extend(subject.warnings.iter().filter(counted).cloned());
+        if let (Some(Err(what)), false) = (&self.stated, self.weights.given) {
+            let message = format!("`quantization_config` = {what} is no format that is known");
+            let problem = Diagnostic::warning("T0468", message);
+            report.warnings.push(problem.effect("weights are counted in 16 bits").help("--weights nf4"));
+        }
         if subject.cache.is_none() {
             let problem = Diagnostic::warning("T0464", "nothing is known of layers and heads");
             let problem = problem.effect("keys and values are not counted").help("--kv 32x8x128");
@@ -115,7 +124,11 @@ impl Request<'_> {
 
     fn headline(&self, subject: &Subject, budget: Option<&Budget>, kept: Option<&Holding<'_>>) -> Report {
         let length = phrase![self.seq_len.value, " tokens"];
-        let weights = phrase!["weights ", Bytes(subject.weights.bytes)];
+        let weights = if subject.weights.total.is_zero() {
+            phrase!["weights not counted"]
+        } else {
+            phrase!["weights ", Bytes(subject.weights.bytes)]
+        };
         if let Some(missing) = budget.and_then(|budget| budget.pool().err()) {
             let mut report = Report::new("infer", phrase!["does not fit, ", Bytes(missing), " over"]);
             report.verdict = Verdict::No;
@@ -432,8 +445,12 @@ impl Request<'_> {
 
     fn assumptions(&self, subject: &Subject, kept: Option<&Holding<'_>>) -> Vec<Assumption> {
         let origin = |given: bool| if given { Origin::Given } else { Origin::Default };
+        let weights = match self.stated {
+            Some(Ok(())) if !self.weights.given => Origin::File,
+            _ => origin(self.weights.given),
+        };
         let mut all = vec![
-            Assumption::new("weights", "weights", self.weights.value.to_string(), origin(self.weights.given))
+            Assumption::new("weights", "weights", self.weights.value.to_string(), weights)
                 .why(self.weights_why())
                 .flag("--weights"),
         ];
@@ -514,7 +531,9 @@ impl Request<'_> {
                     crate::quant::Covers::Blocks => "; embeddings, head, norms and biases in 16 bits",
                     crate::quant::Covers::Experts => "; all but experts in 16 bits",
                 };
-                phrase![format!("{:.4} bits each", format.bits()).replace(".0000", ""), rest]
+                let stated =
+                    if !self.weights.given && self.stated == Some(Ok(())) { "stated by the config: " } else { "" };
+                phrase![stated, format!("{:.4} bits each", format.bits()).replace(".0000", ""), rest]
             }
             crate::quant::Storage::PerParameter(_) => Phrase::default(),
         }

@@ -58,6 +58,34 @@ impl Subject {
                     warnings,
                 })
             }
+            What::Partial { name, geometry, params, notes } => {
+                let (total, active) = params.unwrap_or_default();
+                let weights = Weights::bare(total, active, storage, tp);
+                let passes = Passes::bare(&weights, request.prompt.value);
+                let cache = Cache::new(geometry.kept.iter().copied(), geometry.layers, request.cache.value);
+                let mut warnings = notes.clone();
+                let message = format!("the modules of `{}` are not known: parameters are not counted", geometry.family);
+                let partial = Diagnostic::warning("T0467", message);
+                warnings.push(match params {
+                    None => partial
+                        .effect("keys and values are those that the keys of the config state")
+                        .help("--params 8.03B"),
+                    Some(_) => {
+                        partial.effect("weights and work are those of the count that is given, without attention")
+                    }
+                });
+                let holes = geometry.holes.iter().map(|hole| {
+                    Diagnostic::warning("T0302", format!("not modelled: {hole}"))
+                        .effect("the answer is that of the rest")
+                });
+                warnings.extend(holes);
+                let inputs = Value::map()
+                    .with("name", name.as_str())
+                    .with("model_type", geometry.family.as_str())
+                    .with("num_hidden_layers", geometry.layers);
+                let assumptions = geometry.assumptions.clone();
+                Ok(Self { name: name.clone(), weights, cache: Some(cache), passes, inputs, assumptions, warnings })
+            }
             What::Bare { name, total, active, heads } => {
                 let weights = Weights::bare(*total, *active, storage, tp);
                 let passes = Passes::bare(&weights, request.prompt.value);
