@@ -87,7 +87,7 @@ impl Model {
             let std = Init::TruncatedNormal(0.02);
             let made = b.param("weight", &[v, width], ParamKind::Embedding, std)?;
             table.ties.iter().for_each(|name| b.tie(&made, name));
-            shared = Some(made);
+            shared = Some(made).filter(|_| table.used);
         }
         let mut towers = Vec::with_capacity(spec.towers.len());
         for tower in &spec.towers {

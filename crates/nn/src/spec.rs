@@ -12,8 +12,8 @@ pub use moe::{
     Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
 };
 pub use parts::{
-    CrossSpec, MapSpec, Piece, RelativeSpec, Sequence, SharedTable, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec,
-    TypeTable,
+    BiasSource, CrossSpec, MapSpec, Piece, RelativeSpec, Sequence, SharedTable, SignalSpec, SourceSpec, StackSpec,
+    Task, TowerSpec, TypeTable,
 };
 use std::rc::Rc;
 use tensor::DType;
@@ -453,6 +453,11 @@ pub struct AttentionSpec {
 }
 
 impl AttentionSpec {
+    /// Whether trained biases are added to the scores.
+    pub fn has_trained_bias(&self) -> bool {
+        self.relative.is_some_and(|relative| relative.from != BiasSource::Zeros)
+    }
+
     /// Whether some positions do not see some others.
     pub fn is_masked(&self) -> bool {
         self.causal || self.window.is_some()
@@ -722,6 +727,8 @@ pub struct MlpSpec {
     pub norm: Option<NamedNorm>,
     /// What the gate is multiplied with before its activation, and the output (Falcon-H1).
     pub multipliers: Option<[f64; 2]>,
+    /// The reference raises what goes into the output map to the dtype of its weight (T5).
+    pub widened: bool,
     /// Output map.
     pub down: LinearSpec,
 }

@@ -237,7 +237,7 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
         );
     }
     let positions = match &spec.embedding.positions {
-        Some(positions) if options.seq_len > positions.count => Some(positions.count),
+        Some(positions) if positions.trained && options.seq_len > positions.count => Some(positions.count),
         _ => None,
     };
     if let Some(count) = positions {

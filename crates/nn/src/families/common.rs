@@ -149,6 +149,20 @@ pub fn activation(r: &mut Reader<'_>, key: impl Names, default: &'static str) ->
     Activation::parse(name).unwrap_or(Activation::Silu)
 }
 
+/// The activation that a part of the text under `key` names.
+pub fn activation_named(r: &mut Reader<'_>, key: &str, name: &str) -> Activation {
+    Activation::parse(name).unwrap_or_else(|| {
+        let known = Activation::NAMES.join(", ");
+        r.reject(
+            key,
+            format!("`{key}` names the activation \"{name}\", which is not known"),
+            "its cost is not known",
+            &known,
+        );
+        Activation::Relu
+    })
+}
+
 /// An RMS norm as Llama has it.
 pub fn rms(eps: f64) -> NormSpec {
     NormSpec { kind: NormKind::Rms, eps }
@@ -281,6 +295,7 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
         input: MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
         norm: None,
         multipliers: None,
+        widened: false,
         down: LinearSpec::new("down_proj", bias),
     }
 }
@@ -293,6 +308,7 @@ pub fn plain_mlp(intermediate_size: u64, act: Activation, up: &'static str, down
         input: MlpInput::Plain(LinearSpec::new(up, bias)),
         norm: None,
         multipliers: None,
+        widened: false,
         down: LinearSpec::new(down, bias),
     }
 }

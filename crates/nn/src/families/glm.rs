@@ -43,6 +43,7 @@ fn model(r: &mut Reader<'_>, form: impl Fn(&NormSpec) -> BlockForm) -> ModelSpec
         input: MlpInput::GatedFused(LinearSpec::new("gate_up_proj", false)),
         norm: None,
         multipliers: None,
+        widened: false,
         down: LinearSpec::new("down_proj", false),
     };
     let layer = block(attention, mlp, form(&norm));

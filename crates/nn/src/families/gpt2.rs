@@ -59,6 +59,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             input: MlpInput::Plain(conv1d("c_fc")),
             norm: None,
             multipliers: None,
+            widened: false,
             down: conv1d("c_proj"),
         }),
         form: BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },

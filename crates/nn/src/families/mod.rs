@@ -5,6 +5,7 @@
 mod afmoe;
 mod apertus;
 mod bamba;
+mod bart;
 mod bert;
 mod biogpt;
 mod bitnet;
@@ -69,6 +70,7 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod t5;
 mod tasks;
 
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
@@ -84,10 +86,13 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("albert", bert::read_albert),
     ("apertus", apertus::read),
     ("arcee", llama::read_arcee),
+    ("bart", bart::read),
     ("bert", bert::read),
     ("bamba", bamba::read),
     ("biogpt", biogpt::read),
     ("bitnet", bitnet::read),
+    ("blenderbot", bart::read_blenderbot),
+    ("blenderbot-small", bart::read_blenderbot_small),
     ("bloom", bloom::read),
     ("camembert", bert::read_roberta),
     ("codegen", codegen::read),
@@ -137,6 +142,9 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("llama4_text", llama4::read),
     ("mamba", mamba::read),
     ("mamba2", mamba2::read),
+    ("m2m_100", bart::read_m2m_100),
+    ("marian", bart::read_marian),
+    ("mbart", bart::read_mbart),
     ("mimo_v2_flash", mimo_v2::read),
     ("minicpm3", minicpm3::read),
     ("minimax_m2", minimax_m2::read),
@@ -146,6 +154,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("mixtral", mixtral::read),
     ("modernbert", modernbert::read),
     ("mpt", mpt::read),
+    ("mt5", t5::read_mt5),
     ("nanochat", nanochat::read),
     ("nemotron", nemotron::read),
     ("nemotron_h", nemotron_h::read),
@@ -155,10 +164,12 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("olmoe", olmoe::read),
     ("openai-gpt", openai_gpt::read),
     ("opt", opt::read),
+    ("pegasus", bart::read_pegasus),
     ("persimmon", persimmon::read),
     ("phi", phi::read),
     ("phi3", phi3::read),
     ("phimoe", phimoe::read),
+    ("plbart", bart::read_plbart),
     ("qwen2", qwen2::read),
     ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
@@ -168,6 +179,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("smollm3", smollm3::read),
     ("stablelm", stablelm::read),
     ("starcoder2", starcoder2::read),
+    ("t5", t5::read),
     ("vaultgemma", gemma2::read_vaultgemma),
     ("xglm", biogpt::read_xglm),
     ("xlm-roberta", bert::read_roberta),

@@ -38,6 +38,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         input: MlpInput::GatedFused(LinearSpec::new("Wi", mlp_bias)),
         norm: None,
         multipliers: None,
+        widened: false,
         down: LinearSpec::new("Wo", mlp_bias),
     };
     let layer = |i: usize, slides: bool| -> LayerSpec {

@@ -25,6 +25,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         input: MlpInput::Plain(LinearSpec::new("up_proj", mlp_bias)),
         norm: None,
         multipliers: None,
+        widened: false,
         down: LinearSpec::new("down_proj", mlp_bias),
     };
     let layer = block(attention, mlp, pre_norm(&norm));

@@ -36,6 +36,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         input: MlpInput::Plain(conv1d("c_fc")),
         norm: None,
         multipliers: None,
+        widened: false,
         down: conv1d("c_proj"),
     };
     let form = BlockForm::PostResidual { m1: named("ln_1", &norm), m2: named("ln_2", &norm) };

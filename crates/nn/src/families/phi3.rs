@@ -26,6 +26,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         input: MlpInput::GatedFused(LinearSpec::new("gate_up_proj", false)),
         norm: None,
         multipliers: None,
+        widened: false,
         down: LinearSpec::new("down_proj", false),
     };
     let mut layer = block(attention, mlp, pre_norm(&norm));

@@ -4,7 +4,7 @@ use super::steps::{self, Heads, Setting};
 use super::{Differential, Latent, Linear, Norm, hf, relative, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, AttentionSteps, FusedOrder, Projection, QkNorm, QkNormPlace};
+use crate::spec::{AttentionSpec, AttentionSteps, BiasSource, FusedOrder, Projection, QkNorm, QkNormPlace};
 use std::rc::Rc;
 use tensor::ops::attention::{Attention as Core, pairs};
 use tensor::ops::matmul::Mask;
@@ -90,7 +90,11 @@ impl Attention {
             differential: spec.differential.map(|start| Differential::new(b, start, d, 1e-5)).transpose()?,
             gate: spec.gate.as_ref().map(|gate| Linear::new(b, gate, h, a * dv, fan_in)).transpose()?,
             out_norm: spec.out_norm.as_ref().map(|norm| Norm::named(b, norm, a * dv)).transpose()?,
-            relative: spec.relative.filter(|r| r.own).map(|r| relative::table(b, r, a)).transpose()?,
+            relative: spec
+                .relative
+                .filter(|r| r.from == BiasSource::Table)
+                .map(|r| relative::table(b, r, a))
+                .transpose()?,
             crosses: false,
             out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
             spec: spec.clone(),
@@ -160,6 +164,21 @@ impl Attention {
         let out = self.out.forward(f, &mixed)?;
         drop(held);
         Ok((out, weights))
+    }
+
+    /// Makes the trained position biases of the stack, if their table is here, or the zeros in their place.
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn prepare(&self, f: &Forward, x: &Tensor) -> Result<()> {
+        if let (true, Some(memory)) = (self.crosses, &f.memory) {
+            let zeros = self.spec.relative.is_some() && f.profile.is_hf() && f.recompute.whole_blocks().is_some();
+            if zeros {
+                relative::zeros(f, self.spec.heads, [x.size(1), memory.size(1)], x.dtype())?;
+            }
+            return Ok(());
+        }
+        relative::make(f, &self.spec, self.relative.as_ref(), x.size(1))
     }
 
     /// Three maps, each cut into heads; norms where the family puts them.
@@ -327,12 +346,9 @@ impl Attention {
         let (b, s) = (heads.0.size(0), heads.0.size(2));
         let pairs = self.pairs(f, &heads);
         let set = Setting { f, spec: &self.spec, pairs, input };
-        if self.spec.relative.is_some() {
-            // A fused kernel hands no gradient to a bias, so that no profile runs one here.
-            relative::make(f, &self.spec, self.relative.as_ref(), s)?;
-        }
         let (out, weights) = match f.profile {
-            Profile::Fused if self.spec.relative.is_some() => (self.core_eager(f, heads.0, heads.1, heads.2)?.0, None),
+            // A fused kernel hands no gradient to a bias.
+            Profile::Fused if self.spec.has_trained_bias() => (self.core_eager(f, heads.0, heads.1, heads.2)?.0, None),
             Profile::Fused => (self.core_fused(f, &heads.0, &heads.1, &heads.2)?, None),
             Profile::HfSdpa => (self.core_sdpa(&set, heads)?, None),
             Profile::HfEager => {
@@ -380,7 +396,7 @@ impl Attention {
         let groups = heads.0.size(1) / heads.1.size(1);
         // PyTorch's CPU kernel wants one head size and no dropout, and falls back to small ops otherwise.
         let unfused = self.spec.head_dim != self.spec.value_dim || dropout > 0.0;
-        if self.spec.relative.is_some() {
+        if self.spec.has_trained_bias() {
             let bias = relative::mask(f, &self.spec, heads.0.dtype())?;
             return steps::unfused(set, heads, Some(&bias), dropout);
         }
@@ -403,6 +419,10 @@ impl Attention {
             return steps::unfused(set, heads, Some(&mask), dropout);
         }
         let (q, k, v) = heads;
+        if self.spec.relative.is_some() {
+            let zeros = relative::zeros(f, q.size(1), [q.size(2), k.size(2)], q.dtype())?;
+            return q.attention(&k, &v, Some(&zeros), None, self.options(f, self.spec.causal));
+        }
         if !hf::needs_mask(f, &self.spec) && !self.spec.alibi {
             // Grouped heads go to the kernel as they are up to the head size that GPU kernels take.
             let groups = if self.spec.head_dim <= 256 { 1 } else { groups };
@@ -474,7 +494,12 @@ impl Attention {
             scores = scores.add(&self.alibi(f, scores.dtype())?)?;
         }
         if spec.relative.is_some() {
-            scores = scores.add(&relative::bias(f)?)?;
+            let bias = if spec.has_trained_bias() {
+                relative::bias(f)?
+            } else {
+                relative::zeros(f, spec.heads, [q.size(2), k.size(2)], q.dtype())?
+            };
+            scores = scores.add(&bias)?;
         }
         if spec.is_masked() {
             scores = scores.add(&hf::additive_mask(f, spec, scores.dtype())?)?;

@@ -90,6 +90,18 @@ impl Block {
         &self.spec
     }
 
+    /// Makes what this block makes for all blocks of its stack: trained position biases.
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn prepare(&self, f: &Forward, x: &Tensor) -> Result<()> {
+        if let Mixer::Attention(attention) = &self.mixer {
+            let _scope = f.runtime.scope(self.spec.names.attention);
+            attention.prepare(f, x)?;
+        }
+        self.cross.as_ref().map_or(Ok(()), |cross| cross.attention.prepare(f, x))
+    }
+
     /// The branch; what the reference keeps beside it until the block ends goes to `weights`.
     fn attend(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let out = self.attend_plain(f, x, weights)?;

@@ -28,6 +28,11 @@ impl Linear {
         Ok(Self { name: spec.name, weight, bias, transposed: spec.transposed, loose: spec.loose })
     }
 
+    /// The weight.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
     /// `rows.. in -> rows.. out`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let _scope = f.runtime.scope(self.name);

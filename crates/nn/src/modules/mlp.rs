@@ -20,6 +20,7 @@ pub struct Mlp {
     slopes: Option<Slopes>,
     multipliers: Option<[f64; 2]>,
     intermediate_size: u64,
+    widened: bool,
 }
 
 /// The trained slopes of xIELU, each `1`, before the softplus that keeps them positive.
@@ -54,7 +55,16 @@ impl Mlp {
         let slopes = (spec.act == Activation::Xielu).then(|| Slopes::new(b)).transpose()?;
         let norm = spec.norm.as_ref().map(|norm| Norm::named(b, norm, f)).transpose()?;
         let down = Linear::new(b, &spec.down, f, h, Init::ScaledResidual { fan_in: f, layers })?;
-        Ok(Self { input, norm, down, act: spec.act, slopes, multipliers: spec.multipliers, intermediate_size: f })
+        Ok(Self {
+            input,
+            norm,
+            down,
+            act: spec.act,
+            slopes,
+            multipliers: spec.multipliers,
+            intermediate_size: f,
+            widened: spec.widened,
+        })
     }
 
     /// `rows.. h -> rows.. h`
@@ -97,6 +107,7 @@ impl Mlp {
                 gated(self.act, &halves[0], &halves[1])?
             }
         };
+        let inner = if self.widened && f.profile.is_hf() { inner.to_dtype(self.down.weight().dtype())? } else { inner };
         match &self.norm {
             Some(norm) => self.down.forward(f, &norm.forward(f, &inner)?),
             None => self.down.forward(f, &inner),

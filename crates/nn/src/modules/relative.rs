@@ -6,7 +6,7 @@ use super::hf;
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{AttentionSpec, RelativeSpec};
-use tensor::{DType, Result, Tensor};
+use tensor::{DType, Result, Tensor, checkpoint};
 
 /// Name of the biases among the tables of a pass.
 const BIAS: &str = "relative bias";
@@ -30,12 +30,21 @@ pub fn table(b: &Builder<'_>, spec: RelativeSpec, heads: u64) -> Result<Tensor> 
 pub fn make(f: &Forward, spec: &AttentionSpec, table: Option<&Tensor>, s: u64) -> Result<()> {
     let (Some(relative), Some(table)) = (spec.relative, table) else { return Ok(()) };
     f.shared(BIAS, || {
-        let buckets = f.runtime.no_grad(|| {
-            let all = buckets(relative, spec.causal, s);
-            f.runtime.tensor_with(&[s, s], DType::I64, || all.collect())
-        })?;
-        let _scope = f.runtime.scope("relative_attention_bias");
-        table.embedding(&buckets)?.permute(&[2, 0, 1])?.unsqueeze(0)
+        let (rt, causal) = (f.runtime.clone(), spec.causal);
+        let look_up = move |t: &[Tensor]| {
+            let buckets = rt.no_grad(|| {
+                let all = buckets(relative, causal, s);
+                rt.tensor_with(&[s, s], DType::I64, || all.collect())
+            })?;
+            let _scope = rt.scope("relative_attention_bias");
+            Ok(std::iter::once(t[0].embedding(&buckets)?.permute(&[2, 0, 1])?.unsqueeze(0)?).collect())
+        };
+        // In the reference this is part of the first block, and is run again with it.
+        if f.recompute.whole_blocks().is_some() {
+            Ok(checkpoint(&[table], look_up)?.remove(0))
+        } else {
+            look_up(std::slice::from_ref(table)).map(|mut made: tensor::Outputs| made.remove(0))
+        }
     })?;
     Ok(())
 }
@@ -46,6 +55,14 @@ pub fn make(f: &Forward, spec: &AttentionSpec, table: Option<&Tensor>, s: u64) -
 /// If no block of the stack holds a table.
 pub fn bias(f: &Forward) -> Result<Tensor> {
     f.shared(BIAS, || Err(NO_BIAS))
+}
+
+/// Zeros where attention to another stack has no biases: `1 a sq sk`, made once in a pass.
+///
+/// # Errors
+/// If a size is too large to count.
+pub fn zeros(f: &Forward, heads: u64, [sq, sk]: [u64; 2], dtype: DType) -> Result<Tensor> {
+    f.shared("no relative bias", || f.runtime.no_grad(|| f.runtime.zeros(&[1, heads, sq, sk], dtype)))
 }
 
 /// The biases as the additive mask that the reference hands to PyTorch's attention, made anew in every block.

@@ -55,6 +55,11 @@ impl Stack {
         } else {
             rotary::prepare(f, &self.specs, f.activation_dtype(&x))?;
         }
+        for (i, block) in self.blocks.iter().enumerate() {
+            let _list = f.runtime.scope(self.list);
+            let _scope = f.runtime.scope(i.to_string());
+            block.prepare(f, &x)?;
+        }
         // Attention weights of the block before, where the reference's loop holds them.
         let mut weights = None;
         for &i in &self.order {

@@ -107,6 +107,8 @@ pub struct SharedTable {
     pub name: &'static str,
     /// Names of the same tensor in the stacks.
     pub ties: Vec<&'static str>,
+    /// Whether it is what they read; otherwise each has a table of its own, and this one is used by nothing.
+    pub used: bool,
 }
 
 /// A stack of blocks with what stands in front of and behind them.
@@ -160,8 +162,19 @@ pub struct RelativeSpec {
     pub buckets: u64,
     /// Distances from here on share the last bucket.
     pub max_distance: u64,
-    /// Whether this attention holds the table; the others of the stack use what it made.
-    pub own: bool,
+    /// Where the biases of this attention come from.
+    pub from: BiasSource,
+}
+
+/// Where trained position biases come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BiasSource {
+    /// A table of this attention, for all blocks of the stack.
+    Table,
+    /// The attention of the stack that holds the table.
+    Stack,
+    /// There are none, and the reference adds zeros (attention to another stack).
+    Zeros,
 }
 
 /// A part of a model that turns images or sounds into positions of the text.
