@@ -1,7 +1,7 @@
 //! The two passes of inference, traced: reading a prompt, and saying one token more.
 //!
 //! They run the program that [`crate::generate`] runs, on the device without data, so that what a prompt and a token cost
-//! is what the engine does for them.
+//! is what the engine does for them. Recurrent layers go on from a state of zeros: which one it is changes no cost.
 
 use crate::cache::KvCache;
 use crate::context::{Forward, Profile, Recompute};

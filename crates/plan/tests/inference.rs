@@ -360,6 +360,44 @@ fn keys_of_any_family() {
     }
 }
 
+/// State-space layers keep the same of every sequence: states of the channels, and three positions of the convolution.
+#[test]
+fn states_of_hybrid_models() {
+    let open = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs").join(name);
+        Model::from_text(name, name, &std::fs::read(path).unwrap(), &[], None).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let mamba = open("mamba-1.4b-hf.json");
+    for tokens in [2, 100_000] {
+        let report = request(What::Model(&mamba), tokens).report().unwrap();
+        assert_eq!(uint(&report, &["cache", "bytes_per_token"]), 0);
+        assert_eq!(uint(&report, &["cache", "sequence_bytes_device"]), 48 * 2 * (4096 * 16 + 3 * 4096));
+        assert_eq!(uint(&report, &["engine", "blocks_per_sequence"]), 1);
+    }
+    let fleet = Fleet {
+        hardware: hardware::find("h100-sxm").unwrap().clone(),
+        devices: 1,
+        devices_given: true,
+        precision: Precision::Bf16,
+        precision_given: true,
+    };
+    let asked = Request { fleet: Some(fleet), ..request(What::Model(&mamba), 4096) };
+    let report = asked.report().unwrap();
+    let weights = 2.0 * num(&report, &["weights", "parameters"]);
+    let states = 2.0 * 48.0 * 2.0 * (4096.0 * 16.0 + 3.0 * 4096.0);
+    near(num(&report, &["time", "time_per_output_token_seconds"]), (weights + states) / 3.35e12, 1e-9);
+    // Every weight but the norms' and the table's rows: one product for each.
+    let decode = num(&report, &["time", "prefill", "flop"]);
+    assert!(decode > 2.0 * 1.2e9 * 4096.0);
+
+    let bamba = open("default-bamba.json");
+    let report = request(What::Model(&bamba), 4096).report().unwrap();
+    let Value::List(kinds) = get(&report, &["cache", "by_kind"]) else { panic!("no kinds") };
+    let layers: u128 = kinds.iter().map(|kind| kind.get("layers").and_then(Value::as_uint).unwrap()).sum();
+    assert_eq!(layers, uint(&report, &["cache", "layers"]));
+    assert!(uint(&report, &["cache", "state_bytes_device"]) > 0);
+}
+
 /// By keys and by modules, configs of known families keep the same of a token, but for rules that only a family knows.
 #[test]
 fn keys_say_what_modules_do() {

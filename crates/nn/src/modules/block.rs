@@ -289,7 +289,7 @@ impl Mixer {
 
     /// The branch, and the attention weights that the reference returns beside it.
     fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        if f.cache.is_some() && !matches!(self, Self::Attention(_)) {
+        if f.cache.is_some() && f.runtime.holds_data() && !matches!(self, Self::Attention(_)) {
             let what = "a text cannot be continued: states of other mixers than attention are not kept".to_owned();
             return Err(tensor::Error::Argument { op: "kv_cache", what });
         }

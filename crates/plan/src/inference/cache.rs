@@ -1,12 +1,15 @@
 //! What a model keeps of the tokens it has read: keys and values, compressed streams, states.
 
 use nn::ModelSpec;
-use nn::spec::{AttentionSpec, LayerSpec, Projection};
+use nn::spec::{AttentionSpec, LayerSpec, Mamba2Spec, Mixer, Projection};
 use units::Bytes;
 
 use crate::phrase;
 use crate::quant::Format;
 use crate::report::{Cell, Phrase};
+
+/// Bytes of an element of a state.
+const WIDTH: u64 = 2;
 
 /// What one layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,6 +129,8 @@ pub struct Cache {
     pub layers: u64,
     /// Number format of keys and values.
     pub format: &'static Format,
+    /// Layers that keep a state of which no rule says how large it is.
+    pub uncounted: u64,
 }
 
 impl Cache {
@@ -139,7 +144,7 @@ impl Cache {
                 None => kinds.push(one),
             }
         }
-        Self { kinds, layers, format }
+        Self { kinds, layers, format, uncounted: 0 }
     }
 
     /// What the layers of a model keep.
@@ -149,7 +154,9 @@ impl Cache {
         let once = || (0..spec.layers.len()).collect();
         let order: Vec<usize> = spec.order.clone().unwrap_or_else(once);
         let each = order.iter().filter_map(|&i| spec.layers.get(i)).flat_map(|layer| layer_caches(layer, chunked));
-        Self::new(each, order.len() as u64, format)
+        let mixers = order.iter().filter_map(|&i| spec.layers.get(i)).map(|layer| &layer.mixer);
+        let uncounted = mixers.filter(|mixer| state_elements(mixer).is_none()).count() as u64;
+        Self { uncounted, ..Self::new(each, order.len() as u64, format) }
     }
 
     /// Bytes of one token on each of `tp` devices, windows apart.
@@ -241,7 +248,36 @@ impl Cache {
 
 /// What a layer keeps; nothing if it mixes no positions.
 fn layer_caches(layer: &LayerSpec, chunked: bool) -> Vec<LayerCache> {
-    let Some(attention) = layer.attention() else { return Vec::new() };
+    let mut all = match layer.attention() {
+        Some(attention) => attention_caches(attention, chunked),
+        None => Vec::new(),
+    };
+    if let Some(elements) = state_elements(&layer.mixer).filter(|elements| *elements > 0) {
+        let kept = Kept::State { bytes: WIDTH * elements };
+        all.push(LayerCache { layers: 1, kept, reach: Reach::All, reads: None });
+    }
+    all
+}
+
+/// Elements of the state of a layer: that of its recurrence, and the positions its convolution looks back to. `None` if no
+/// rule says them.
+fn state_elements(mixer: &Mixer) -> Option<u64> {
+    let with_taps = |state: u64, taps: u64, channels: u64| state + taps.saturating_sub(1) * channels;
+    let mamba2 = |mamba: &Mamba2Spec| with_taps(mamba.inner() * mamba.state, mamba.conv.taps, mamba.conv_channels());
+    if let Mixer::Mamba(mamba) = mixer {
+        Some(with_taps(mamba.inner * mamba.state, mamba.conv.taps, mamba.inner))
+    } else if let Mixer::Mamba2(mamba) = mixer {
+        Some(mamba2(mamba))
+    } else if let Mixer::Parallel(both) = mixer {
+        Some(mamba2(&both.mamba))
+    } else if matches!(mixer, Mixer::Attention(_) | Mixer::None) {
+        Some(0)
+    } else {
+        None
+    }
+}
+
+fn attention_caches(attention: &AttentionSpec, chunked: bool) -> Vec<LayerCache> {
     let reach = match attention.window {
         Some(most) if chunked => Reach::Chunk(most),
         Some(most) => Reach::Window(most),

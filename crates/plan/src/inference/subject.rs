@@ -48,10 +48,16 @@ impl Subject {
                         Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"),
                     );
                 }
+                let cache = Cache::of(spec, request.cache.value);
+                if cache.uncounted > 0 {
+                    let message = format!("not modelled: the state of {} layers", cache.uncounted);
+                    let hole = Diagnostic::warning("T0302", message);
+                    warnings.push(hole.effect("it is of constant size for each sequence, and not counted"));
+                }
                 Ok(Self {
                     name: model.name.clone(),
                     weights,
-                    cache: Some(Cache::of(spec, request.cache.value)),
+                    cache: Some(cache),
                     passes,
                     inputs: model.inputs(),
                     assumptions: model.assumptions(),
