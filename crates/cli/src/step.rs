@@ -4,9 +4,11 @@ use clap::Args;
 use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
+use plan::allocator::{Conf, Process};
 use plan::hardware::{self, Hardware, Kind};
-use plan::ledger::{ASSUMED_RUNTIME, Request};
+use plan::ledger::Request;
 use plan::model::Model;
+use plan::runtime;
 use plan::sharding::Sharding;
 use plan::work::Work;
 use tensor::cpu::Threads;
@@ -224,9 +226,12 @@ pub struct LayoutArgs {
     /// Data-parallel devices [default: the number of devices]
     #[arg(long, value_name = "N")]
     pub dp: Option<String>,
-    /// Bytes of driver context and libraries per device [default: 1GiB on an accelerator]
+    /// Bytes of context, kernels and communicators per device [default: rows of data/runtime.csv on an accelerator]
     #[arg(long, value_name = "BYTES")]
     pub runtime: Option<String>,
+    /// Settings of PyTorch's allocator, as its variable has them, such as `expandable_segments:True,max_split_size_mb:512`
+    #[arg(long, value_name = "SETTINGS")]
+    pub alloc_conf: Option<String>,
 }
 
 /// Parses a flag whose type says what is wrong in words.
@@ -323,14 +328,30 @@ impl LayoutArgs {
                     .help(format!("--dp {devices}")),
             );
         }
-        let runtime = read.flag::<Bytes>("--runtime", self.runtime.as_deref());
-        let accelerator = hardware.is_some_and(|h| h.kind != Kind::Cpu);
+        let given = read.flag::<Bytes>("--runtime", self.runtime.as_deref());
+        let conf = read.flag::<Conf>("--alloc-conf", self.alloc_conf.as_deref());
+        let other = hardware.filter(|hardware| hardware.kind != Kind::Gpu);
+        if let (Some(_), Some(other)) = (&self.alloc_conf, other) {
+            read.problem(
+                Diagnostic::error("", format!("--alloc-conf: {} is no GPU", other.display))
+                    .why("these are settings of PyTorch's allocator for GPUs")
+                    .help("leave it out"),
+            );
+        }
+        // On a GPU there always is one; where no device is named, if somebody asks for it.
+        let process = match hardware {
+            Some(hardware) if hardware.kind == Kind::Gpu => {
+                Some(Process { conf: conf.unwrap_or_default(), workspace: runtime::workspace(hardware) })
+            }
+            _ => conf.map(|conf| Process { conf, workspace: Bytes::ZERO }),
+        };
         Request {
             options,
             sharding: Sharding { zero: zero.unwrap_or(0), dp },
             hardware,
-            runtime: runtime.unwrap_or(if accelerator { ASSUMED_RUNTIME } else { Bytes::ZERO }),
-            runtime_given: runtime.is_some(),
+            runtime: given.unwrap_or(hardware.map_or(Bytes::ZERO, |hardware| runtime::bytes(hardware, dp))),
+            runtime_given: given.is_some(),
+            process,
             depth: 1,
         }
     }

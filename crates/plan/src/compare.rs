@@ -6,6 +6,7 @@ use crate::flops::StepFlops;
 use crate::largest::{self, Grow};
 use crate::ledger::{Ledger, Request};
 use crate::model::Model;
+use crate::on_device::OnDevice;
 use crate::params::Counts;
 use crate::phrase;
 use crate::report::{Cell, Column, Report, Row, Table, Value, Verdict};
@@ -27,7 +28,10 @@ struct Measured {
     params: Params,
     active: Params,
     peak: Bytes,
-    capacity: Option<Bytes>,
+    /// All that it takes of the device, where that is more than the peak.
+    device: Option<Bytes>,
+    /// Whether it fits, where the device is known.
+    fits: Option<bool>,
     buckets: Vec<(&'static str, u64)>,
     model_flop: Flops,
     hardware_flop: Flops,
@@ -63,7 +67,7 @@ pub fn report(setups: &[Setup<'_>]) -> Result<Report, Diagnostics> {
     let mut report = Report::new("compare", phrase!["least memory: ", best]);
     report.blocks.push(table(&columns).into());
     report.result = Value::map().with("setups", Value::List(columns.iter().map(value).collect()));
-    if columns.iter().all(|c| c.capacity.is_some_and(|capacity| c.peak > capacity)) {
+    if columns.iter().all(|c| c.fits == Some(false)) {
         report.verdict = Verdict::No;
         report.headline.qualifiers.push(phrase!["none fits"]);
     }
@@ -107,12 +111,14 @@ fn measure(setup: &Setup<'_>) -> Result<Measured, Diagnostics> {
     let largest_batch = capacity
         .map(|capacity| largest::find(&model.spec, request, Grow::Batch, capacity).map(|found| found.size))
         .transpose()?;
+    let device = OnDevice::of(model, &traced, &ledger, request);
     Ok(Measured {
         label: setup.label.clone(),
         params: counts.stored,
         active: counts.active,
         peak: Bytes(ledger.peak_bytes),
-        capacity,
+        device: device.reserved.is_some().then_some(device.total),
+        fits: capacity.map(|_| device.fits()),
         buckets,
         model_flop: sequence(flops.forward.matmul + flops.backward.matmul),
         hardware_flop: sequence(flops.forward.matmul + flops.backward.matmul + again),
@@ -158,12 +164,15 @@ fn table(columns: &[Measured]) -> Table {
         let label = name.replace('_', " ");
         push(&label, of(&|c| Bytes(bytes(c, name)).into()), num(&|c| bytes(c, name) as f64));
     }
+    if columns.iter().any(|c| c.device.is_some()) {
+        push("device total", of(&|c| c.device.into()), num(&|c| c.device.map_or(0.0, Bytes::as_f64)));
+    }
     push("model FLOP / seq", of(&|c| c.model_flop.into()), num(&|c| c.model_flop.as_f64()));
     push("hardware FLOP / seq", of(&|c| c.hardware_flop.into()), num(&|c| c.hardware_flop.as_f64()));
     if columns.iter().any(|c| c.largest_batch.is_some()) {
         let shown = |c: &Measured| c.largest_batch.map_or(Cell::Empty, |n| Cell::Count(u128::from(n)));
         push("largest micro-batch", of(&shown), Vec::new());
-        let fits = |c: &Measured| Cell::from(if c.capacity.is_some_and(|x| c.peak <= x) { "yes" } else { "no" });
+        let fits = |c: &Measured| Cell::from(if c.fits == Some(true) { "yes" } else { "no" });
         push("fits", of(&fits), Vec::new());
     }
     table
@@ -175,7 +184,8 @@ fn value(column: &Measured) -> Value {
         .with("parameters", column.params)
         .with("active", column.active)
         .with("peak_bytes", column.peak)
-        .with("fits", column.capacity.map(|c| column.peak <= c))
+        .with("device_total_bytes", column.device)
+        .with("fits", column.fits)
         .with("buckets", Value::Map(column.buckets.iter().map(|(n, b)| ((*n).to_owned(), (*b).into())).collect()))
         .with("model_flop_per_sequence", column.model_flop)
         .with("hardware_flop_per_sequence", column.hardware_flop)

@@ -6,6 +6,7 @@ use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use crate::ledger::{self, Ledger, Request, peak_words};
 use crate::model::{Model, trace};
+use crate::on_device::OnDevice;
 use crate::params::Counts;
 use crate::phrase;
 use crate::report::{Block, Cell, KeyValue, Report, Value, Verdict};
@@ -84,11 +85,12 @@ impl Grow {
 pub struct Found {
     /// The size, 0 if nothing fits.
     pub size: u64,
-    /// Peak at that size (or at the smallest, if nothing fits).
+    /// Bytes of the device at that size (or at the smallest, if nothing fits).
     pub peak_bytes: u64,
 }
 
-/// Finds the largest size that fits `capacity`: doubling, then halving the gap on estimates, then checking by a full trace.
+/// Finds the largest size that fits `capacity`: doubling, then halving the gap on estimates, then checking by a full trace
+/// and its allocator. Where that does not fit, the gap is halved again with what the estimate lacked.
 ///
 /// # Errors
 /// As [`trace`].
@@ -97,41 +99,51 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
         let (spec, options) = grow.sized(spec, &request.options, size);
         scaling::peak(&spec, &options, request.sharding, request.runtime)
     };
-    let exact = |size: u64| -> Result<u64, Diagnostics> {
-        let (spec, options) = grow.sized(spec, &request.options, size);
-        Ok(Ledger::of(&trace(&spec, &options)?, &options, request.sharding, &spec.names, request.runtime).peak_bytes)
+    let exact = |size: u64| -> Result<(u64, bool), Diagnostics> {
+        let (spec, mut options) = grow.sized(spec, &request.options, size);
+        if request.process.is_some() {
+            // Where states are made in the first step, they lie in other segments than where they are there before it.
+            (options.steps, options.warm) = (2, false);
+        }
+        let traced = trace(&spec, &options)?;
+        let ledger = Ledger::of(&traced, &options, request.sharding, &spec.names, request.runtime);
+        let sized = Request { options, ..request.clone() };
+        let device = OnDevice::named(spec.names.layers, &traced, &ledger, &sized, Some(capacity));
+        Ok((device.total.get(), device.fits()))
     };
-    let fits = |bytes: u64| Bytes(bytes) <= capacity;
     let smallest = grow.smallest();
-    let first = exact(smallest)?;
-    if !fits(first) {
+    let (first, first_fits) = exact(smallest)?;
+    if !first_fits {
         return Ok(Found { size: 0, peak_bytes: first });
     }
     let limit = grow.limit(spec);
     let (mut low, mut high) = (smallest, limit.saturating_add(1));
+    // What an estimate lacks to the bytes of the device; sizes beyond what can be counted do not fit either.
+    let mut lacks = first.saturating_sub(estimate(smallest)?);
+    let fits = |size: u64, lacks: u64| estimate(size).is_ok_and(|bytes| bytes.saturating_add(lacks) <= capacity.get());
     let mut step = smallest;
     while step < limit {
         step = (step * 2).min(limit);
-        // Sizes beyond what can be counted do not fit either.
-        if estimate(step).is_ok_and(fits) {
+        if fits(step, lacks) {
             low = step;
         } else {
             high = step;
             break;
         }
     }
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if estimate(middle).is_ok_and(fits) { low = middle } else { high = middle }
+    loop {
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if fits(middle, lacks) { low = middle } else { high = middle }
+        }
+        // The estimate is a straight line; the verdict is traced.
+        let (peak_bytes, is_right) = exact(low)?;
+        if is_right || low == smallest {
+            return Ok(Found { size: low, peak_bytes });
+        }
+        lacks = lacks.max(peak_bytes.saturating_sub(estimate(low)?));
+        (low, high) = (smallest, low);
     }
-    // The estimate is a straight line; the verdict is traced.
-    let mut size = low;
-    let mut peak = exact(size)?;
-    while !fits(peak) && size > smallest {
-        size -= (size / 256).max(1);
-        peak = exact(size)?;
-    }
-    Ok(Found { size, peak_bytes: peak })
 }
 
 /// The largest sizes that fit one device.

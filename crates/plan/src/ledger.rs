@@ -7,10 +7,12 @@ use std::fmt::Write;
 use tensor::{Role, Trace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
+use crate::allocator::Process;
 use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;
 use crate::model::{Model, pattern};
+use crate::on_device::OnDevice;
 use crate::phrase;
 use crate::report::{Assumption, Cell, Column, Derivation, Origin, Phrase, Report, Row, Table, Value, Verdict};
 use crate::sharding::Sharding;
@@ -29,13 +31,22 @@ pub struct Request<'a> {
     pub runtime: Bytes,
     /// Whether the user gave `runtime`.
     pub runtime_given: bool,
+    /// The allocator of the process, where it is simulated.
+    pub process: Option<Process>,
     /// Levels of modules below a line.
     pub depth: usize,
 }
 
-/// Runtime bytes assumed on an accelerator: the context of the driver and small library buffers. Source: 0.47 to 0.92
-/// GiB for the context alone, measured on several generations; communicators come on top.
-pub const ASSUMED_RUNTIME: Bytes = Bytes(1 << 30);
+impl Request<'_> {
+    /// The same question of the steady state alone: one step whose states are made before it. Where an allocator is
+    /// simulated, the step that makes them stays, since it decides where they come to lie.
+    pub fn steady(mut self) -> Self {
+        if self.process.is_none() {
+            (self.options.steps, self.options.warm) = (1, true);
+        }
+        self
+    }
+}
 
 /// A line of the ledger.
 #[derive(Clone, Debug)]
@@ -208,26 +219,23 @@ pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, StepTrace
 /// As [`Model::trace`].
 pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostics> {
     let (ledger, traced) = ledger(model, request)?;
-    let peak = Bytes(ledger.peak_bytes);
-    let (answer, verdict) = match request.hardware {
-        Some(hardware) => {
-            let capacity = hardware.capacity();
-            let verdict = if peak <= capacity { Verdict::Answered } else { Verdict::No };
-            (phrase![peak, " of ", capacity], verdict)
-        }
-        None => (phrase![peak], Verdict::Answered),
+    let device = OnDevice::of(model, &traced, &ledger, request);
+    let capacity = request.hardware.map(Hardware::capacity);
+    let answer = match capacity {
+        Some(capacity) => phrase![device.total, " of ", capacity],
+        None => phrase![device.total],
     };
     let mut report = Report::new("ledger", answer);
-    report.verdict = verdict;
-    if let Some(hardware) = request.hardware {
-        report.headline.qualifiers.push(fit_words(peak, hardware.capacity()));
-    }
+    report.verdict = if device.fits() { Verdict::Answered } else { Verdict::No };
+    report.headline.qualifiers.extend(capacity.map(|capacity| fit_words(device.total, capacity)));
     report.headline.qualifiers.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
     report.blocks.push(table(model, request, &ledger).into());
+    report.blocks.extend(device.table(request).map(Into::into));
     report.inputs = inputs(model, request);
-    report.result = result(&ledger, &traced.trace, request);
+    report.result = result(&ledger, &device, &traced.trace, request);
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(warnings(request));
+    report.warnings.extend(device.warning());
     report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
@@ -312,7 +320,7 @@ fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -
         }
         "parameters" => phrase![format!("{dtype}{}", divided(sharding.zero >= 3))],
         "communication" => phrase!["root, the block that runs and one fetched ahead"],
-        "runtime" => phrase![if request.runtime_given { "given" } else { "context and buffers (assumed)" }],
+        "runtime" => phrase![if request.runtime_given { "given" } else { "context, kernels, communicators (typical)" }],
         _ => Phrase::default(),
     }
 }
@@ -349,14 +357,21 @@ pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
         let from = if request.runtime_given { Origin::Given } else { Origin::Default };
         out.push(
             Assumption::new("runtime_bytes", "runtime", request.runtime, from)
-                .why("driver context and library buffers, outside of the program's allocations")
+                .why("context, kernels and communicators, outside of the program's allocations")
                 .flag("--runtime"),
         );
     }
-    out.push(
-        Assumption::new("allocator_waste", "allocator waste", Bytes(0), Origin::Default)
-            .why("bytes allocated are counted exactly; fragmentation of a caching allocator is not modelled"),
-    );
+    out.push(match &request.process {
+        None => Assumption::new("allocator_waste", "allocator waste", Bytes(0), Origin::Default)
+            .why("bytes allocated are counted exactly; no caching allocator is simulated"),
+        Some(process) => {
+            let conf = process.conf.to_string();
+            let value = if conf.is_empty() { "plain".to_owned() } else { conf };
+            Assumption::new("allocator", "allocator", value, Origin::Default)
+                .why("PyTorch's, simulated over the allocations of the step")
+                .flag("--alloc-conf")
+        }
+    });
     if options.precision == Precision::Fp8 {
         out.push(
             Assumption::new("fp8", "fp8", "linear maps of blocks", Origin::Default).why(
@@ -372,7 +387,7 @@ pub fn assumptions(request: &Request<'_>) -> Vec<Assumption> {
 }
 
 /// The ledger, for programs.
-pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
+pub fn result(ledger: &Ledger, device: &OnDevice, trace: &Trace, request: &Request<'_>) -> Value {
     let by_role = |roles: &ByRole| {
         Value::Map(Role::ALL.iter().map(|r| (r.name().to_owned(), roles[*r as usize].into())).collect())
     };
@@ -401,11 +416,12 @@ pub fn result(ledger: &Ledger, trace: &Trace, request: &Request<'_>) -> Value {
     });
     let capacity = request.hardware.map(Hardware::capacity);
     Value::map()
-        .with("fits", capacity.map(|c| Bytes(ledger.peak_bytes) <= c))
+        .with("fits", capacity.map(|_| device.fits()))
         .with("peak_bytes", ledger.peak_bytes)
         .with("peak_at", peak_words(ledger, trace))
         .with("peak_phase", ledger.peak().name.as_str())
         .with("capacity_bytes", capacity)
+        .with("device", device.value(request))
         .with("lines", Value::List(lines.collect()))
         .with("phases", Value::List(phases.collect()))
         .with("timeline", Value::List(timeline.collect()))

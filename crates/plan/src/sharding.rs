@@ -41,6 +41,17 @@ impl Sharding {
     }
 }
 
+/// What is gathered or reduced at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Weights outside of the blocks.
+    Root,
+    /// Weights of a block.
+    Weights(usize),
+    /// Gradients of a block.
+    Gradients(usize),
+}
+
 /// Weights that are gathered around an op: the root (embedding, final norm, head), the block it runs in, and the block
 /// that is fetched ahead.
 pub struct Gathered {
@@ -83,35 +94,41 @@ impl Gathered {
 
     /// Bytes gathered while op `at` runs.
     pub fn weights(&self, trace: &Trace, at: usize) -> u64 {
-        let Some(event) = trace.ops.get(at) else { return 0 };
-        let of = |i: Option<usize>| i.and_then(|i| self.blocks.get(i)).copied().unwrap_or(0);
-        let here = self.block[event.module.0 as usize];
-        match event.phase {
-            Phase::Init | Phase::Optimizer | Phase::Communication => 0,
-            Phase::Forward => {
-                let ahead = here.map_or_else(
-                    || if self.after_blocks(trace, at) { self.blocks.len().checked_sub(1) } else { Some(0) },
-                    |i| Some(i + 1),
-                );
-                self.root + of(here) + of(ahead)
+        self.weight_units(trace, at).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The units gathered while op `at` runs, with their bytes.
+    pub fn weight_units(&self, trace: &Trace, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
+        let last = self.blocks.len().checked_sub(1);
+        let around = trace.ops.get(at).and_then(|event| {
+            let here = self.block[event.module.0 as usize];
+            match event.phase {
+                Phase::Init | Phase::Optimizer | Phase::Communication => None,
+                Phase::Forward => {
+                    let ahead = || if self.after_blocks(trace, at) { last } else { Some(0) };
+                    Some((here, here.map_or_else(ahead, |i| Some(i + 1))))
+                }
+                Phase::Backward | Phase::Recompute => Some((here, here.map_or(last, |i| i.checked_sub(1)))),
             }
-            Phase::Backward | Phase::Recompute => {
-                let ahead = match here {
-                    Some(i) => i.checked_sub(1),
-                    None => self.blocks.len().checked_sub(1),
-                };
-                self.root + of(here) + of(ahead)
-            }
-        }
+        });
+        let block = |i: usize| self.blocks.get(i).map(|bytes| (Unit::Weights(i), *bytes));
+        let (root, here, ahead) = match around {
+            Some((here, ahead)) => (Some((Unit::Root, self.root)), here.and_then(block), ahead.and_then(block)),
+            None => (None, None, None),
+        };
+        [root, here, ahead].into_iter().flatten()
     }
 
     /// Bytes of the unsharded gradients of the block that op `at` runs in: they are reduced when the block is done.
     pub fn gradients(&self, trace: &Trace, at: usize) -> u64 {
-        let Some(event) = trace.ops.get(at) else { return 0 };
-        if !matches!(event.phase, Phase::Backward | Phase::Recompute) {
-            return 0;
-        }
-        self.block[event.module.0 as usize].and_then(|i| self.gradients.get(i)).copied().unwrap_or(0)
+        self.gradient_unit(trace, at).map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// The block whose gradients are not reduced while op `at` runs, with their bytes.
+    pub fn gradient_unit(&self, trace: &Trace, at: usize) -> Option<(Unit, u64)> {
+        let event = trace.ops.get(at).filter(|event| matches!(event.phase, Phase::Backward | Phase::Recompute))?;
+        let block = self.block[event.module.0 as usize]?;
+        self.gradients.get(block).map(|bytes| (Unit::Gradients(block), *bytes))
     }
 
     /// Whether a root op of the forward pass comes after the blocks (norm, head, loss) and not before (embedding).

@@ -9,6 +9,7 @@ use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
 use crate::model::{Model, kv_bytes, kv_bytes_per_token};
+use crate::on_device::OnDevice;
 use crate::params::Counts;
 use crate::phrase;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
@@ -42,12 +43,19 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
     let work = work_of(model, &request.options, &traced);
     let capacity = question.fleet.hardware.capacity();
-    let peak = Bytes(ledger.peak_bytes);
-    let fits = peak <= capacity;
+    let device = OnDevice::of(model, &traced, &ledger, request);
+    let fits = device.fits();
 
     let mut report = Report::new("plan", if fits { phrase!["fits"] } else { phrase!["does not fit"] });
     report.verdict = if fits { Verdict::Answered } else { Verdict::No };
-    report.headline.qualifiers.push(phrase![peak, " of ", capacity, " per ", question.fleet.hardware.display.as_str()]);
+    let total = device.total;
+    report.headline.qualifiers.push(phrase![
+        total,
+        " of ",
+        capacity,
+        " per ",
+        question.fleet.hardware.display.as_str()
+    ]);
     let time = run_time(question, &work)?;
     if let Some(time) = &time {
         let words = time.headline.answer.clone();
@@ -59,11 +67,11 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         }
     }
     report.blocks.push(model_block(model, &traced, &work, request));
-    report.blocks.push(memory_block(&ledger, &traced, capacity).into());
+    report.blocks.push(memory_block(&ledger, &traced, &device, capacity).into());
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
     }
-    let levers = levers(model, request, &ledger, capacity)?;
+    let levers = levers(model, request, &ledger, &device, capacity)?;
     if !levers.is_empty() {
         report.blocks.push(lever_table(&levers, &ledger).into());
     }
@@ -83,11 +91,12 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
                 .with("backward_matmul", flops.backward.matmul)
                 .with("recompute_matmul", flops.recompute.matmul),
         )
-        .with("ledger", ledger::result(&ledger, &traced.trace, request))
+        .with("ledger", ledger::result(&ledger, &device, &traced.trace, request))
         .with("levers", Value::List(levers.iter().map(|lever| lever_value(lever, &ledger)).collect()))
         .with("time", time.as_ref().map_or(Value::Null, |t| t.result.clone()));
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(ledger::warnings(request));
+    report.warnings.extend(device.warning());
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));
@@ -167,7 +176,7 @@ fn parameter_note(counts: &Counts) -> Phrase {
     if counts.active == counts.stored { exact } else { exact.and(", active per token ").and(counts.active) }
 }
 
-fn memory_block(ledger: &Ledger, traced: &StepTrace, capacity: Bytes) -> Table {
+fn memory_block(ledger: &Ledger, traced: &StepTrace, device: &OnDevice, capacity: Bytes) -> Table {
     let peak = Bytes(ledger.peak_bytes);
     let mut table = Table::new(
         "memory of one device",
@@ -182,7 +191,7 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, capacity: Bytes) -> Table {
     }
     buckets.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     for (name, bytes) in buckets {
-        let share = bytes as f64 / ledger.peak_bytes.max(1) as f64;
+        let share = bytes as f64 / device.total.get().max(1) as f64;
         table.rows.push(Row::new([
             name.replace('_', " ").into(),
             Bytes(bytes).into(),
@@ -190,8 +199,19 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, capacity: Bytes) -> Table {
             Cell::Percent(share),
         ]));
     }
-    let note = fit_words(peak, capacity).and("; peak at: ").and(peak_words(ledger, &traced.trace));
-    table.total = Some(Row::new([Cell::from("peak"), peak.into()]).note(note));
+    let place = phrase!["peak at: ", peak_words(ledger, &traced.trace)];
+    if device.reserved.is_none() {
+        let note = fit_words(peak, capacity).and("; ").and(place);
+        table.total = Some(Row::new([Cell::from("peak"), peak.into()]).note(note));
+        return table;
+    }
+    // Below what every line above is a part of: what the allocator adds.
+    let waste = device.total.get().saturating_sub(ledger.peak_bytes);
+    let share = waste as f64 / device.total.get().max(1) as f64;
+    let cells = ["allocator".into(), Bytes(waste).into(), Cell::Bar(share), Cell::Percent(share)];
+    table.rows.push(Row::new(cells).note("workspace, rounding and unused parts of what is reserved"));
+    let note = fit_words(device.total, capacity).and("; ").and(place);
+    table.total = Some(Row::new([Cell::from("device total"), device.total.into()]).note(note));
     table
 }
 
@@ -204,7 +224,13 @@ struct Lever {
 }
 
 /// The changes that move the peak most, most first.
-fn levers(model: &Model, request: &Request<'_>, now: &Ledger, capacity: Bytes) -> Result<Vec<Lever>, Diagnostics> {
+fn levers(
+    model: &Model,
+    request: &Request<'_>,
+    now: &Ledger,
+    device: &OnDevice,
+    capacity: Bytes,
+) -> Result<Vec<Lever>, Diagnostics> {
     let (options, sharding) = (request.options, request.sharding);
     let peak = |options: &StepOptions, sharding| scaling::peak(&model.spec, options, sharding, request.runtime);
     let mut all = Vec::new();
@@ -229,8 +255,9 @@ fn levers(model: &Model, request: &Request<'_>, now: &Ledger, capacity: Bytes) -
         let sdpa = StepOptions { profile: Profile::HfSdpa, ..options };
         push("--profile hf-sdpa".to_owned(), "scores are never stored", &sdpa, sharding)?;
     }
-    if now.peak_bytes > capacity.get() {
-        // The fewest devices, in powers of two, on which it fits: as it is, or else with everything recomputed.
+    if !device.fits() {
+        // The fewest devices, in powers of two, on which it fits: as it is, or else with everything recomputed. The allocator
+        // takes more than the estimate.
         let least = |options: &StepOptions| -> Result<Option<u64>, Diagnostics> {
             let fits = |dp| peak(options, Sharding { zero: 3, dp }).map(|bytes| bytes <= capacity.get());
             let (mut low, mut high) = (sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
@@ -238,7 +265,17 @@ fn levers(model: &Model, request: &Request<'_>, now: &Ledger, capacity: Bytes) -
                 let middle = low.midpoint(high);
                 if fits(1 << middle)? { high = middle } else { low = middle + 1 }
             }
-            Ok((low <= MOST_DEVICES).then_some(1 << low))
+            if low > MOST_DEVICES {
+                return Ok(None);
+            }
+            let traced = model.trace(options)?;
+            let really = |power: &u32| {
+                let sharding = Sharding { zero: 3, dp: 1 << power };
+                let request = Request { options: *options, sharding, ..request.clone() };
+                let ledger = Ledger::of(&traced, options, sharding, &model.spec.names, request.runtime);
+                OnDevice::of(model, &traced, &ledger, &request).fits()
+            };
+            Ok((low..=MOST_DEVICES).find(really).map(|power| 1 << power))
         };
         let spread = |dp| Sharding { zero: 3, dp };
         if let Some(dp) = least(&options)? {

@@ -5,7 +5,7 @@ use tensor::meter::MemoryChange;
 use tensor::{Role, Trace, meter};
 use units::Bytes;
 
-use crate::sharding::{Gathered, Sharding};
+use crate::sharding::{Gathered, Sharding, Unit};
 
 /// Bytes by role, in the order of [`Role::ALL`].
 pub type ByRole = [u64; Role::ALL.len()];
@@ -110,6 +110,18 @@ impl<'a> Device<'a> {
             self.gathered.as_ref().map_or(0, |g| g.weights(self.trace, at)),
             self.unsharded_gradients.as_ref().map_or(0, |g| g.gradients(self.trace, at)),
         )
+    }
+
+    /// What is gathered or not yet reduced around op `at`, unit by unit.
+    pub fn units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
+        let weights = self.gathered.as_ref().map(|g| g.weight_units(self.trace, at));
+        let gradients = self.unsharded_gradients.as_ref().and_then(|g| g.gradient_unit(self.trace, at));
+        weights.into_iter().flatten().chain(gradients)
+    }
+
+    /// Whether there can be [`units`](Self::units).
+    pub fn has_units(&self) -> bool {
+        self.gathered.is_some() || self.unsharded_gradients.is_some()
     }
 
     /// Role and bytes of each storage that is live.

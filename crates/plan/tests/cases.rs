@@ -51,7 +51,15 @@ fn counts(model: &Model) -> Counts {
 
 fn ledger_of(model: &Model, options: StepOptions) -> Ledger {
     let sharding = Sharding { zero: 0, dp: 1 };
-    let request = Request { options, sharding, hardware: None, runtime: Bytes::ZERO, runtime_given: true, depth: 1 };
+    let request = Request {
+        options,
+        sharding,
+        hardware: None,
+        runtime: Bytes::ZERO,
+        runtime_given: true,
+        process: None,
+        depth: 1,
+    };
     ledger::ledger(model, &request).unwrap().0
 }
 

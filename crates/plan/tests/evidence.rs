@@ -51,7 +51,18 @@ fn explained(text: &str, step: Option<(&Model, StepOptions)>) -> Report {
     let sharding = Sharding { zero: 0, dp: 1 };
     let step = step.map(|(model, options)| {
         let runtime = Bytes::ZERO;
-        (model, ledger::Request { options, sharding, hardware: None, runtime, runtime_given: true, depth: 1 })
+        (
+            model,
+            ledger::Request {
+                options,
+                sharding,
+                hardware: None,
+                runtime,
+                runtime_given: true,
+                process: None,
+                depth: 1,
+            },
+        )
     });
     Request { message: Message::read(text).unwrap(), step }.report().unwrap_or_else(|e| panic!("{e}"))
 }

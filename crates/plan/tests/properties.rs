@@ -291,8 +291,9 @@ fn reports(model: &Model, options: &StepOptions, sharding: Sharding) -> Vec<Repo
         options: *options,
         sharding,
         hardware: Some(hardware),
-        runtime: ledger::ASSUMED_RUNTIME,
+        runtime: napkin_plan::runtime::ASSUMED,
         runtime_given: false,
+        process: None,
         depth: 2,
     };
     let fleet = fleet::Fleet {
@@ -366,7 +367,8 @@ fn what_fits_fits_and_one_more_does_not() {
         until: Until::Optimizer,
     };
     let sharding = Sharding::default();
-    let request = Request { options, sharding, hardware: None, runtime: Bytes(0), runtime_given: true, depth: 1 };
+    let request =
+        Request { options, sharding, hardware: None, runtime: Bytes(0), runtime_given: true, process: None, depth: 1 };
     let capacity = Bytes(24_000_000_000);
     for (grow, at) in [
         (largest::Grow::Batch, (|o, batch| StepOptions { batch, ..o }) as fn(StepOptions, u64) -> StepOptions),

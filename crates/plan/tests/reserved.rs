@@ -1,7 +1,10 @@
-//! What the allocator reserves for whole training steps, against the peak of what is allocated: the requests of traces
-//! replayed through the allocator's own bookkeeping.
+//! What allocators reserve for whole training steps, against the peak of what is allocated: the requests of traces replayed
+//! through the bookkeeping of Napkin's own, and of PyTorch's.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_plan::allocator::Process;
+use napkin_plan::sharding::Sharding;
+use napkin_plan::timeline::Timeline;
 use napkin_plan::{model::Model, presets};
 use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
@@ -9,6 +12,7 @@ use std::collections::HashMap;
 use tensor::CastLists;
 use tensor::arena::{Blocks, Usage};
 use tensor::meter::{MemoryChange, Trace};
+use units::Bytes;
 
 /// Model, keys set otherwise, `batch`, `seq_len`, precision, whether the optimizer states are made before the first step, and
 /// the most that may be reserved for one byte allocated.
@@ -27,7 +31,7 @@ const CASES: &[Case] = &[
     ("gpt2", "", 4, 256, Precision::Bf16Mixed, true, 1.01),
 ];
 
-fn trace(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, warm: bool) -> Trace {
+fn step(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, warm: bool) -> (Model, StepOptions) {
     let (name, text) = presets::find(name).unwrap();
     let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).unwrap();
     let set: Vec<_> = set.split_whitespace().map(pair).collect();
@@ -46,7 +50,7 @@ fn trace(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, 
         dropout: false,
         until: Until::Optimizer,
     };
-    model.trace(&options).unwrap().trace
+    (model, options)
 }
 
 /// What the allocator holds at the end of each named stretch, and the peak of what is allocated.
@@ -86,7 +90,8 @@ fn replay(trace: &Trace) -> (Vec<(String, Usage)>, u64) {
 #[test]
 fn reserved_stays_close_to_the_peak_and_stops_growing() {
     for &(name, set, batch, seq_len, precision, warm, most) in CASES {
-        let (marks, peak) = replay(&trace(name, set, batch, seq_len, precision, warm));
+        let (model, options) = step(name, set, batch, seq_len, precision, warm);
+        let (marks, peak) = replay(&model.trace(&options).unwrap().trace);
         let case = format!("{name} {set} batch {batch} seq_len {seq_len} {precision} warm {warm}");
         let reserved =
             |mark: &str| marks.iter().find(|(name, _)| name == mark).map(|(_, usage)| usage.reserved).unwrap();
@@ -97,5 +102,41 @@ fn reserved_stays_close_to_the_peak_and_stops_growing() {
         assert_eq!(reserved("end"), settled, "{case}: the steps after reserve nothing more");
         let rounding = marks.iter().map(|(_, usage)| usage.rounding).max().unwrap();
         assert!(rounding * 1000 < peak, "{case}: {rounding} bytes of rounding");
+    }
+}
+
+/// PyTorch's allocator over the same steps, alone and on one of several devices.
+#[test]
+fn what_pytorch_reserves_for_a_step() {
+    for &(name, set, batch, seq_len, precision, warm, _) in CASES {
+        for sharding in
+            [Sharding::default(), Sharding { zero: 1, dp: 8 }, Sharding { zero: 2, dp: 4 }, Sharding { zero: 3, dp: 8 }]
+        {
+            let case = format!("{name} {set} batch {batch} seq_len {seq_len} {precision} warm {warm} {sharding:?}");
+            let (model, options) = step(name, set, batch, seq_len, precision, warm);
+            let traced = model.trace(&StepOptions { steps: 2, ..options }).unwrap();
+            let layers = model.spec.names.layers;
+            let allocated = Timeline::of(&traced, &options, sharding, layers);
+            let allocated = allocated.phases.iter().map(|phase| phase.peak_bytes).max().unwrap();
+            for conf in ["", "expandable_segments:True", "max_split_size_mb:64"] {
+                let process = Process { conf: conf.parse().unwrap(), workspace: Bytes(8 << 20) };
+                let reserve = |device| process.reserve(&traced, &options, sharding, layers, device);
+                let reserved = reserve(None);
+                assert!(reserved.steady && reserved.refused.is_none() && reserved.end.retries == 0, "{case} {conf}");
+                // What is live together is what the timeline counts, but for a gradient that is whole until its shard is cut.
+                let tensors = reserved.peak.requested - (8 << 20);
+                assert!(tensors.abs_diff(allocated) * 50 < allocated, "{case} {conf}: {tensors} {allocated}");
+                if sharding == Sharding::default() {
+                    assert_eq!(tensors, allocated, "{case} {conf}");
+                }
+                let most = reserved.end.peak_reserved;
+                assert!(most >= reserved.peak.allocated && most < 2 * reserved.peak.allocated, "{case} {conf}: {most}");
+                // A device of that size is enough, and half of what is live is not.
+                let enough = reserve(Some(Bytes(most)));
+                assert_eq!((enough.refused, enough.end), (None, reserved.end), "{case} {conf}");
+                let refused = reserve(Some(Bytes(reserved.peak.allocated / 2))).refused.unwrap();
+                assert!(refused.error.segment > refused.error.free && !refused.phase.is_empty(), "{case} {conf}");
+            }
+        }
     }
 }

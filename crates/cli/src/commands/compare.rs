@@ -1,7 +1,6 @@
 //! `napkin compare MODEL --vary recompute=none,full`, or `napkin compare A B`.
 
 use clap::Args;
-use nn::step::StepOptions;
 use plan::compare::{self, Setup};
 use plan::report::Report;
 use units::{Diagnostic, Diagnostics};
@@ -51,8 +50,7 @@ impl Compare {
         for model in &models {
             for (label, step, layout) in &variants {
                 let options = step.read(&mut read, Some(model), hardware.as_ref());
-                let options = StepOptions { steps: 1, warm: true, ..options };
-                let request = layout.read(&mut read, options, hardware.as_ref(), devices);
+                let request = layout.read(&mut read, options, hardware.as_ref(), devices).steady();
                 let label = match (models.len(), label.is_empty()) {
                     (1, false) => label.clone(),
                     (_, true) => model.name.clone(),

@@ -5,7 +5,6 @@ use nn::config::Config;
 use plan::fit::{Choice, Memory};
 use plan::hardware::{Hardware, Kind};
 use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What, geometry};
-use plan::ledger::ASSUMED_RUNTIME;
 use plan::model::Model;
 use plan::quant::{Format, Storage};
 use plan::report::Report;
@@ -250,7 +249,7 @@ impl Infer {
             tp,
             room,
             utilization: Choice::or(utilization, if of_device { UTILIZATION } else { 1.0 }),
-            runtime: Choice::or(runtime, if of_device { ASSUMED_RUNTIME } else { Bytes::ZERO }),
+            runtime: Choice::or(runtime, if of_device { plan::runtime::ASSUMED } else { Bytes::ZERO }),
             fleet,
             mfu: Choice::or(share(read, "--mfu", &self.mfu), 1.0),
             mbu: Choice::or(share(read, "--mbu", &self.mbu), 1.0),

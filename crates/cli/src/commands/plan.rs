@@ -1,7 +1,6 @@
 //! `napkin plan MODEL --hw h100-sxm -n 8 --tokens 1T`: the main job.
 
 use clap::Args;
-use nn::step::StepOptions;
 use plan::report::Report;
 use plan::summary::{self, Question};
 use units::Diagnostics;
@@ -39,13 +38,11 @@ impl Plan {
         let Run { tokens, pace, price } = self.run.read(&mut read);
         let hardware = fleet.as_ref().map(|f| f.hardware.clone());
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
-        // One step with its states made before it: the steady state.
-        let options = StepOptions { steps: 1, warm: true, ..options };
         let devices = fleet.as_ref().map_or(1, |f| f.devices);
         let mut layout = self.layout.clone();
         // Full sharding is what people run on several devices; one device has nothing to share.
         layout.zero.get_or_insert_with(|| if devices > 1 { "3" } else { "0" }.to_owned());
-        let memory = layout.read(&mut read, options, hardware.as_ref(), devices);
+        let memory = layout.read(&mut read, options, hardware.as_ref(), devices).steady();
         let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace, price });
         let (model, question) = read.finish(model.zip(question))?;
         summary::report(&model, &question)

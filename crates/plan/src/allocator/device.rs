@@ -74,6 +74,11 @@ impl Block {
     fn is_split(&self) -> bool {
         self.prev.is_some() || self.next.is_some()
     }
+
+    /// Whether it cannot be given back while it is free. Pages of segments that expand always can.
+    fn is_stuck(&self) -> bool {
+        self.is_split() && self.expandable.is_none()
+    }
 }
 
 /// Blocks that are free, smallest first and among equals lowest first; parts of segments without pages, lowest first.
@@ -145,13 +150,8 @@ impl Allocator {
     }
 
     /// The books, as they are now.
-    pub fn usage(&self) -> Usage {
-        let stuck = |&(bytes, _, id): &(u64, u64, u32)| {
-            let block = &self.blocks[id as usize];
-            if block.is_split() && block.expandable.is_none() { bytes } else { 0 }
-        };
-        let inactive_split = self.pools.iter().flat_map(|pool| &pool.free).map(stuck).sum();
-        Usage { inactive_split, ..self.usage }
+    pub const fn usage(&self) -> Usage {
+        self.usage
     }
 
     /// Addresses of a block that was handed out.
@@ -252,9 +252,12 @@ impl Allocator {
         }
     }
 
-    /// Puts a free block on its list.
+    /// Puts a free block on its list. What is split stays so as long as it is there.
     fn put(&mut self, id: u32) {
         let block = &self.blocks[id as usize];
+        if block.is_stuck() {
+            self.usage.inactive_split += block.bytes;
+        }
         let (key, small) = ((block.bytes, block.start, id), block.small);
         let pool = self.pool(small);
         let clock = pool.clock;
@@ -265,6 +268,9 @@ impl Allocator {
     /// Takes a free block off its list.
     fn take(&mut self, id: u32) {
         let block = &self.blocks[id as usize];
+        if block.is_stuck() {
+            self.usage.inactive_split -= block.bytes;
+        }
         let (free, unmapped) = ((block.bytes, block.start, id), (block.start, id));
         let (small, mapped) = (block.small, block.mapped);
         let pool = self.pool(small);

@@ -11,11 +11,14 @@
 //! | `size` | roundings |
 //! | `conf` | settings (`PYTORCH_CUDA_ALLOC_CONF`) |
 //! | `device` | the allocator |
+//! | `replay` | the steps of a trace, given to it |
 
 mod conf;
 mod device;
+mod replay;
 mod size;
 
 pub use conf::Conf;
 pub use device::{Allocator, BlockId, OutOfMemory, Usage};
+pub use replay::{Process, Refused, Reserved};
 pub use size::{BLOCK_STEP, LARGE, MIDDLE_SEGMENT, SEGMENT_STEP, SMALL, SMALL_SEGMENT, block, segment};

@@ -1,0 +1,195 @@
+//! The allocations of a training step, given to the allocator.
+
+use nn::step::{StepOptions, StepTrace};
+use tensor::Trace;
+use tensor::meter::MemoryChange;
+use units::Bytes;
+
+use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
+use crate::sharding::{Sharding, Unit};
+use crate::timeline::Device;
+
+/// The allocator of a process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Process {
+    /// Its settings.
+    pub conf: Conf,
+    /// Workspace of the library of matrix products, which PyTorch takes from the allocator with the first product and keeps.
+    pub workspace: Bytes,
+}
+
+/// An allocation that the device had no room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What was asked for.
+    pub error: OutOfMemory,
+    /// Op that asked; none where it is a collective.
+    pub op: usize,
+    /// Named stretch of the step.
+    pub phase: String,
+    /// The books at that moment.
+    pub usage: Usage,
+}
+
+/// What the allocator reserves for a training run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The books when most was allocated.
+    pub peak: Usage,
+    /// The books at the end, with the highest of all steps.
+    pub end: Usage,
+    /// Optimizer steps that were replayed.
+    pub steps: u64,
+    /// Whether the last of them changed nothing: all later ones are the same.
+    pub steady: bool,
+    /// The allocation that failed, if one did.
+    pub refused: Option<Refused>,
+}
+
+/// Most times that a step is repeated before it is called unsteady.
+const MOST_REPEATS: u64 = 6;
+
+impl Process {
+    /// Replays a traced run on one device of `sharding`, its last step again until nothing changes; `device` is what the
+    /// driver can give, without limit where it is not said.
+    pub fn reserve(
+        &self,
+        traced: &StepTrace,
+        options: &StepOptions,
+        sharding: Sharding,
+        layers_name: &str,
+        device: Option<Bytes>,
+    ) -> Reserved {
+        let trace = &traced.trace;
+        let mut replay = Replay {
+            trace,
+            device: Device::new(traced, options, sharding, layers_name),
+            allocator: Allocator::new(self.conf.clone(), device.map(Bytes::get)),
+            held: vec![None; trace.storages.len()],
+            units: Vec::new(),
+            peak: Usage::default(),
+        };
+        // The first op that is no part of building the model makes the handle of the library.
+        let first = trace.marks.get(1).map_or(0, |mark| mark.memory as usize);
+        let mut steps = options.steps;
+        let mut steady = false;
+        let result = (|| {
+            replay.run(0..first)?;
+            if self.workspace.get() > 0 {
+                let op = trace.memory.get(first).map_or(0, |event| event.op);
+                replay.alloc(self.workspace.get(), op as usize, first)?;
+            }
+            replay.run(first..trace.memory.len())?;
+            let again = last_step(trace);
+            for _ in 0..MOST_REPEATS {
+                let Some(again) = again.clone() else { break };
+                let before = replay.allocator.usage();
+                replay.run(again)?;
+                steps += 1;
+                let after = replay.allocator.usage();
+                steady = (before.peak_reserved, before.mallocs) == (after.peak_reserved, after.mallocs);
+                if steady {
+                    break;
+                }
+            }
+            Ok(())
+        })();
+        Reserved {
+            peak: replay.peak,
+            end: replay.allocator.usage(),
+            steps,
+            steady,
+            refused: result.err().map(|refused: Box<Refused>| *refused),
+        }
+    }
+}
+
+/// Memory events of the last optimizer step, from the end of the one before; none where it leaves other storages behind
+/// than it found.
+fn last_step(trace: &Trace) -> Option<std::ops::Range<usize>> {
+    let ends = |name: &str| name.starts_with("zero") || name == "init";
+    let last = trace.marks.iter().rposition(|mark| mark.name.starts_with("zero"))?;
+    let before = trace.marks[..last].iter().rposition(|mark| ends(&mark.name))?;
+    let range = trace.marks[before + 1].memory as usize..trace.memory.len();
+    let mut alive: Vec<i8> = vec![0; trace.storages.len()];
+    for event in &trace.memory[range.clone()] {
+        alive[event.storage.0 as usize] += match event.change {
+            MemoryChange::Alloc(_) => 1,
+            MemoryChange::Free => -1,
+            MemoryChange::Role(_) => 0,
+        };
+    }
+    alive.iter().all(|change| *change == 0).then_some(range)
+}
+
+struct Replay<'a> {
+    trace: &'a Trace,
+    device: Device<'a>,
+    allocator: Allocator,
+    /// Block of each storage.
+    held: Vec<Option<BlockId>>,
+    /// Blocks of what is gathered or not yet reduced.
+    units: Vec<(Unit, BlockId)>,
+    peak: Usage,
+}
+
+impl Replay<'_> {
+    fn run(&mut self, events: std::ops::Range<usize>) -> Result<(), Box<Refused>> {
+        for at in events {
+            let event = self.trace.memory[at];
+            let op = event.op as usize;
+            let storage = event.storage.0 as usize;
+            if self.device.has_units() && matches!(event.change, MemoryChange::Alloc(_)) {
+                self.gather(op, at)?;
+            }
+            let bytes = |device: &Device<'_>| device.live()[storage].map_or(0, |(_, bytes)| bytes);
+            let before = bytes(&self.device);
+            self.device.apply(at);
+            let after = bytes(&self.device);
+            if before == after && !matches!(event.change, MemoryChange::Alloc(_)) {
+                continue;
+            }
+            // A shard takes the place of what was whole.
+            if let Some(block) = self.held[storage].take() {
+                self.allocator.free(block);
+            }
+            if after > 0 {
+                self.held[storage] = Some(self.alloc(after, op, at)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of the units that op `op` has no use for, and gathers those it has.
+    fn gather(&mut self, op: usize, at: usize) -> Result<(), Box<Refused>> {
+        let wanted: Vec<(Unit, u64)> = self.device.units(op).collect();
+        let allocator = &mut self.allocator;
+        self.units.retain(|(unit, block)| {
+            let keep = wanted.iter().any(|(other, _)| other == unit);
+            if !keep {
+                allocator.free(*block);
+            }
+            keep
+        });
+        for (unit, bytes) in wanted {
+            if bytes > 0 && !self.units.iter().any(|(other, _)| *other == unit) {
+                let block = self.alloc(bytes, op, at)?;
+                self.units.push((unit, block));
+            }
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: u64, op: usize, at: usize) -> Result<BlockId, Box<Refused>> {
+        let block = self.allocator.alloc(bytes).map_err(|error| {
+            let mark = self.trace.marks.iter().rev().find(|mark| mark.memory as usize <= at);
+            let phase = mark.map_or_else(String::new, |mark| mark.name.clone());
+            Box::new(Refused { error, op, phase, usage: self.allocator.usage() })
+        })?;
+        let usage = self.allocator.usage();
+        if usage.allocated > self.peak.allocated {
+            self.peak = usage;
+        }
+        Ok(block)
+    }
+}

@@ -1,0 +1,161 @@
+//! What a training step takes of a device, as three numbers: allocated by its tensors, reserved by the allocator, and in
+//! all, with what lies outside of it.
+
+use nn::step::StepTrace;
+use units::{Bytes, Diagnostic};
+
+use crate::allocator::{Reserved, Usage};
+use crate::hardware::Hardware;
+use crate::ledger::{Ledger, Request};
+use crate::model::Model;
+use crate::phrase;
+use crate::report::{Cell, Column, Phrase, Row, Table, Value};
+use crate::runtime::{self, Part};
+
+/// A step on a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OnDevice {
+    /// What the allocator reserves, where it is simulated. Where the device has no room for it, what it would reserve.
+    pub reserved: Option<Reserved>,
+    /// Bytes of the device: reserved, or else allocated, and what lies outside.
+    pub total: Bytes,
+    /// Memory of the device, if that is known.
+    pub capacity: Option<Bytes>,
+    /// Whether an allocation failed for want of room.
+    refused: bool,
+}
+
+impl OnDevice {
+    /// Simulates the allocator of the request, if it has one.
+    pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Self {
+        Self::named(model.spec.names.layers, traced, ledger, request, request.hardware.map(Hardware::capacity))
+    }
+
+    /// The same for a model whose blocks have this name, on a device of this capacity.
+    pub fn named(
+        layers: &str,
+        traced: &StepTrace,
+        ledger: &Ledger,
+        request: &Request<'_>,
+        capacity: Option<Bytes>,
+    ) -> Self {
+        let Some(process) = &request.process else {
+            let total = Bytes(ledger.peak_bytes);
+            return Self {
+                reserved: None,
+                total,
+                capacity,
+                refused: capacity.is_some_and(|capacity| total > capacity),
+            };
+        };
+        let reserve = |room| process.reserve(traced, &request.options, request.sharding, layers, room);
+        let mut reserved = reserve(capacity.map(|capacity| capacity.saturating_sub(request.runtime)));
+        let refused = reserved.refused.is_some();
+        if refused {
+            reserved = reserve(None);
+        }
+        let total = Bytes(reserved.end.peak_reserved + request.runtime.get());
+        Self { reserved: Some(reserved), total, capacity, refused }
+    }
+
+    /// Whether the step can be made; true where no capacity is known.
+    pub const fn fits(&self) -> bool {
+        !self.refused
+    }
+
+    /// What to warn about: a step that only goes on because cached memory is given back.
+    pub fn warning(&self) -> Option<Diagnostic> {
+        let reserved = self.reserved.as_ref().filter(|reserved| !self.refused && reserved.end.retries > 0)?;
+        let message = format!(
+            "the allocator gives back its cached segments {} times in {} steps to go on",
+            reserved.end.retries, reserved.steps
+        );
+        let problem =
+            Diagnostic::warning("T0312", message).effect("each time waits for the device; the step is slower");
+        Some(problem.help("--alloc-conf expandable_segments:True").help("a smaller --batch"))
+    }
+
+    /// From the tensors to the device, line by line.
+    pub fn table(&self, request: &Request<'_>) -> Option<Table> {
+        let reserved = self.reserved.as_ref()?;
+        let mut table = Table::new("of the device", [Column::left(""), Column::one_unit("")]);
+        let mut push = |indent, name: &str, bytes: u64, note: Phrase| {
+            table.rows.push(Row::new([Cell::from(name), Bytes(bytes).into()]).indent(indent).note(note));
+        };
+        let Usage { requested, allocated, .. } = reserved.peak;
+        let end = reserved.end;
+        let workspace = workspace(request, &reserved.peak);
+        let retries = if end.retries > 0 { format!(", {} retries", end.retries) } else { String::new() };
+        let how = format!("{} times asked of the driver{retries}", end.mallocs);
+        push(0, "reserved", end.peak_reserved, phrase![how]);
+        push(1, "tensors", requested - workspace, phrase!["allocated at the peak"]);
+        if workspace > 0 {
+            push(1, "workspace", workspace, phrase!["of matrix products"]);
+        }
+        push(1, "rounding", allocated - requested, phrase!["of blocks to 512 bytes and of those not worth splitting"]);
+        let unused = end.peak_reserved - allocated;
+        push(
+            1,
+            "unused",
+            unused,
+            phrase![Cell::Percent(unused as f64 / end.peak_reserved.max(1) as f64), " of what is reserved"],
+        );
+        for (name, bytes, note) in outside(request) {
+            push(0, name, bytes.get(), note);
+        }
+        table.total = Some(Row::new([Cell::from("device total"), self.total.into()]));
+        Some(table)
+    }
+
+    /// The same for programs.
+    pub fn value(&self, request: &Request<'_>) -> Value {
+        let outside = outside(request).into_iter().map(|(name, bytes, _)| (name.to_owned(), Value::from(bytes)));
+        let mut value =
+            Value::map().with("total_bytes", self.total).with("outside_bytes", Value::Map(outside.collect()));
+        if let (Some(reserved), Some(process)) = (&self.reserved, &request.process) {
+            let (peak, end) = (&reserved.peak, &reserved.end);
+            let reserved = Value::map()
+                .with("alloc_conf", process.conf.to_string())
+                .with("requested_bytes", peak.requested)
+                .with("workspace_bytes", workspace(request, peak))
+                .with("allocated_bytes", peak.allocated)
+                .with("inactive_split_bytes_at_peak", peak.inactive_split)
+                .with("reserved_bytes", end.peak_reserved)
+                .with("fragmentation", 1.0 - peak.allocated as f64 / end.peak_reserved.max(1) as f64)
+                .with("segments", end.segments)
+                .with("driver_allocations", end.mallocs)
+                .with("driver_frees", end.frees)
+                .with("retries", end.retries)
+                .with("steps_simulated", reserved.steps)
+                .with("steady", reserved.steady);
+            value.insert("reserved", reserved);
+        }
+        value
+    }
+}
+
+/// Bytes of the workspace, once it is there.
+fn workspace(request: &Request<'_>, peak: &Usage) -> u64 {
+    let bytes = request.process.as_ref().map_or(0, |process| process.workspace.get());
+    if bytes <= peak.requested { bytes } else { 0 }
+}
+
+/// What lies outside of the allocator: as given, or row by row.
+fn outside(request: &Request<'_>) -> Vec<(&'static str, Bytes, Phrase)> {
+    let parts = match request.hardware {
+        Some(hardware) if !request.runtime_given => runtime::outside(hardware, request.sharding.dp),
+        _ => Vec::new(),
+    };
+    if parts.is_empty() {
+        let given = (request.runtime > Bytes::ZERO).then(|| ("runtime", request.runtime, phrase!["given"]));
+        return given.into_iter().collect();
+    }
+    let line = |(what, bytes, row): Part| {
+        let note = match row {
+            Some(row) => format!("{}: {}", if row.exact { "exact" } else { "typical" }, row.source),
+            None => "assumed".to_owned(),
+        };
+        (what.name(), bytes, phrase![note])
+    };
+    parts.into_iter().map(line).collect()
+}
