@@ -20,6 +20,7 @@ pub mod kernel;
 pub mod layout;
 pub mod meter;
 pub mod ops;
+pub mod packed;
 pub mod rng;
 pub mod runtime;
 pub mod storage;

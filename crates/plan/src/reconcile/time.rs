@@ -44,7 +44,8 @@ impl Class {
             | Op::ScaledMatMul(_)
             | Op::DepthwiseConv1d(_)
             | Op::DepthwiseConv1dInput(_)
-            | Op::DepthwiseConv1dWeight(_) => Self::Products,
+            | Op::DepthwiseConv1dWeight(_)
+            | Op::PackedLinear(_) => Self::Products,
             Op::Attention(_) | Op::AttentionBackward(_) => Self::Attention,
             Op::Softmax(_)
             | Op::SoftmaxBackward(_)

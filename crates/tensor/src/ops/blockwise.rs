@@ -27,7 +27,7 @@ pub enum Code {
 }
 
 /// The values of the bytes, and where one byte ends and the next begins.
-pub(super) struct Table {
+pub(crate) struct Table {
     values: [f32; 256],
     /// Halfway from each value to the next; the last has none.
     midpoints: [f32; 256],
@@ -41,7 +41,7 @@ pub(super) struct Table {
 
 impl Code {
     /// Seven decades, each with twice the values of the one below it; then 0 and 1.
-    pub(super) fn table(self) -> &'static Table {
+    pub(crate) fn table(self) -> &'static Table {
         static TABLES: [OnceLock<Table>; 2] = [const { OnceLock::new() }; 2];
         TABLES[self as usize].get_or_init(|| Table::new(self))
     }
@@ -75,13 +75,13 @@ impl Table {
 
     /// The value of a byte.
     #[inline(always)]
-    pub(super) fn value(&self, byte: u8) -> f32 {
+    pub(crate) fn value(&self, byte: u8) -> f32 {
         self.values[usize::from(byte)]
     }
 
     /// The byte nearest to `x`, which is between -1 and 1; of two that are, the lower.
     #[inline(always)]
-    pub(super) fn byte(&self, x: f32) -> u8 {
+    pub(crate) fn byte(&self, x: f32) -> u8 {
         let start = self.starts[(x.to_bits() >> 16) as usize];
         // Away from zero is up for positive numbers, and down for negative ones.
         let nearest = if x > 0.0 {

@@ -307,6 +307,8 @@ ops! {
     matmul { MatMul }
     /// `x Wᵀ + b`.
     linear { Linear }
+    /// Products with a weight stored in few bits.
+    packed_linear { PackedLinear }
     /// One weight per group of rows.
     grouped_matmul { GroupedLinear, GroupedWeightGrad }
     /// Casts to narrow floats with a scale for the tensor.

@@ -10,6 +10,7 @@ use napkin_tensor::kernel::Array;
 use napkin_tensor::ops::custom::CustomOp;
 use napkin_tensor::ops::scaled_matmul::{GradientCast, GradientScale};
 use napkin_tensor::ops::{Outs, one_fresh, traffic};
+use napkin_tensor::packed::FORMATS;
 use napkin_tensor::{Cost, DType, Result, Spec, Tensor};
 use std::rc::Rc;
 
@@ -425,6 +426,19 @@ fn contractions() -> Vec<Row> {
         row("scaled_linear", |g| scaled_linear(g, true, true)),
         row("scaled_linear without bias", |g| scaled_linear(g, false, true)),
         row("scaled_linear, frozen input", |g| scaled_linear(g, true, false)),
+        row("packed_linear", |g| {
+            let (n, k) = (3, 130);
+            let x = g.float(&[2, k])?;
+            let mut outputs = Vec::new();
+            for format in FORMATS {
+                let weight: Vec<f64> = (0..n * k).map(|_| f64::from(g.size(0..2001) as u32) / 1000.0 - 1.0).collect();
+                let stored = format.pack(n, k, &weight);
+                let parts = format.parts(n, k).into_iter().zip(stored).take(format.operands());
+                let parts = parts.map(|(part, values)| g.rt.tensor(&values, &[part.elements], part.dtype));
+                outputs.push(x.packed_linear(format, &parts.collect::<Result<Vec<_>>>()?, [n, k])?);
+            }
+            Ok(outputs)
+        }),
         row("linear", |g| {
             let (x, w, b) = (g.float(&[2, 2, 3])?, g.float(&[4, 3])?, g.float(&[4])?);
             Ok(vec![x.linear(&w, Some(&b))?, x.linear(&w, None)?])
