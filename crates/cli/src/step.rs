@@ -16,50 +16,8 @@ use tensor::{CastLists, DType};
 use train::run::Settings;
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Params};
 
-use crate::config;
+use crate::model_args::ReadingArgs;
 use crate::parse::{Reader, count, some};
-
-/// Which model, and how its config is read.
-#[derive(Clone, Debug, Args)]
-pub struct ModelArgs {
-    /// A config.json, its folder, a preset name, or - for standard input
-    pub model: String,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    pub assume: Option<String>,
-}
-
-impl ModelArgs {
-    /// The model, or a note of all that is wrong with it.
-    pub fn read(&self, read: &mut Reader) -> Option<Model> {
-        self.load().map_err(|problems| read.problems(problems)).ok()
-    }
-
-    /// Reads the model.
-    ///
-    /// # Errors
-    /// All that is wrong with it.
-    pub fn load(&self) -> Result<Model, Diagnostics> {
-        let mut overrides = Vec::new();
-        let mut problems = Diagnostics::new();
-        for pair in &self.set {
-            match pair.split_once('=') {
-                Some((key, value)) if !key.is_empty() => overrides.push((key.to_owned(), value.to_owned())),
-                _ => problems.push(
-                    Diagnostic::error("", format!("--set {pair}: expected KEY=VALUE"))
-                        .help("--set num_hidden_layers=4"),
-                ),
-            }
-        }
-        if problems.has_errors() {
-            return Err(problems);
-        }
-        config::load(&self.model, &overrides, self.assume.as_deref())
-    }
-}
 
 /// The work of one token: a model, a bare count, or a number.
 #[derive(Clone, Debug, Default, Args)]
@@ -72,18 +30,16 @@ pub struct WorkArgs {
     /// Tokens in a sequence: attention grows with it [default: the model's own limit, at most 4096]
     #[arg(long, value_name = "N", requires = "model")]
     pub seq_len: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE", requires = "model")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY", requires = "model")]
-    pub assume: Option<String>,
+    /// How it is read
+    #[command(flatten)]
+    pub reading: ReadingArgs,
 }
 
 impl WorkArgs {
     /// The work of one token, with what was found on the way to it.
     pub fn read(&self, read: &mut Reader) -> Option<Work> {
         let Some(name) = &self.model else {
+            self.reading.need_model(read);
             if self.flops_per_token.is_some() {
                 return read.flag::<Flops>("--flops-per-token", self.flops_per_token.as_deref()).map(Work::given);
             }
@@ -95,8 +51,7 @@ impl WorkArgs {
             let parameters = read.flag_with("MODEL", Some(name), dense)?;
             return Some(Work::dense(name.as_str(), parameters));
         }
-        let model = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
-        let model = model.read(read);
+        let model = self.reading.of(name).read(read);
         let step = StepArgs { seq_len: self.seq_len.clone(), ..StepArgs::default() };
         let options = step.read(read, model.as_ref(), None);
         let model = model?;
@@ -153,12 +108,9 @@ pub struct StepArgs {
 /// A step that is really made on this machine.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LocalStepArgs {
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    pub assume: Option<String>,
+    /// How the model is read
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// The step; --batch is 4, --seq-len at most 256 and --precision fp32 where they are left out
     #[command(flatten)]
     pub options: StepArgs,
@@ -176,7 +128,7 @@ pub struct LocalStepArgs {
 impl LocalStepArgs {
     /// Whether any of it was given.
     pub fn is_given(&self) -> bool {
-        let Self { set: _, assume: _, options, threads, steps, peak } = self;
+        let Self { reading: _, options, threads, steps, peak } = self;
         *options != StepArgs::default() || [threads, steps, peak].into_iter().any(Option::is_some)
     }
 
@@ -193,7 +145,7 @@ impl LocalStepArgs {
 
     /// The model that `name` names, with the overrides.
     pub fn model(&self, read: &mut Reader, name: &str) -> Option<Model> {
-        ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.read(read)
+        self.reading.of(name).read(read)
     }
 
     /// How many steps are timed, and how each is made.

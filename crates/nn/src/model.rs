@@ -77,7 +77,15 @@ impl Model {
     /// # Errors
     /// If a size is too large to count.
     pub fn build(runtime: &Runtime, spec: &ModelSpec, dtype: DType) -> Result<Self> {
-        let b = Builder::new(runtime, dtype);
+        Self::build_frozen(runtime, spec, dtype, spec.tuning.frozen_dtype.unwrap_or(dtype))
+    }
+
+    /// The same, parameters that are not trained in a dtype of their own.
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn build_frozen(runtime: &Runtime, spec: &ModelSpec, dtype: DType, frozen: DType) -> Result<Self> {
+        let b = Builder::new(runtime, dtype, frozen, &spec.tuning);
         let (h, v) = (spec.hidden_size, spec.vocab_size);
         let width = spec.embedding.width.unwrap_or(h);
 

@@ -1,6 +1,8 @@
 //! Parameters by name, as a model is built.
 
+use crate::spec::Tuning;
 use std::cell::RefCell;
+use tensor::packed::Format;
 use tensor::{DType, Result, Role, Runtime, Tensor};
 
 /// What a parameter is, for counting and for weight decay.
@@ -12,6 +14,8 @@ pub enum ParamKind {
     Head,
     /// Matrix of a linear map.
     Matrix,
+    /// Matrix of an adapter beside a linear map.
+    Adapter,
     /// Bias or norm weight.
     Vector,
     /// Part of a routed expert.
@@ -28,14 +32,26 @@ pub enum ParamKind {
 pub struct Param {
     /// Full name, as in checkpoints.
     pub name: String,
-    /// The tensor, a leaf of the graph.
+    /// The tensor, a leaf of the graph; of a packed weight, its codes.
     pub tensor: Tensor,
+    /// Sizes: those of the tensor, but for a packed weight.
+    pub shape: Vec<u64>,
+    /// Bytes that belong to a packed weight beside its codes: scales and what they need.
+    pub constants: u64,
     /// What it is.
     pub kind: ParamKind,
     /// Other names under which the same tensor is used.
     pub tied: Vec<String>,
     /// Whether it is trained.
     pub trainable: bool,
+}
+
+impl Param {
+    /// A parameter that is trained.
+    pub fn new(name: impl Into<String>, tensor: Tensor, kind: ParamKind) -> Self {
+        let shape = tensor.shape().to_vec();
+        Self { name: name.into(), tensor, shape, constants: 0, kind, tied: Vec::new(), trainable: true }
+    }
 }
 
 /// How a parameter starts.
@@ -73,14 +89,31 @@ pub enum Init {
 pub struct Builder<'a> {
     runtime: &'a Runtime,
     dtype: DType,
+    frozen_dtype: DType,
+    tuning: &'a Tuning,
     params: RefCell<Vec<Param>>,
     buffers: RefCell<Vec<(String, Tensor)>>,
 }
 
 impl<'a> Builder<'a> {
-    /// A builder of parameters of `dtype`.
-    pub fn new(runtime: &'a Runtime, dtype: DType) -> Self {
-        Self { runtime, dtype, params: RefCell::default(), buffers: RefCell::default() }
+    /// A builder of parameters of `dtype`; of those that are frozen, of `frozen_dtype`.
+    pub fn new(runtime: &'a Runtime, dtype: DType, frozen_dtype: DType, tuning: &'a Tuning) -> Self {
+        Self { runtime, dtype, frozen_dtype, tuning, params: RefCell::default(), buffers: RefCell::default() }
+    }
+
+    /// What is trained.
+    pub fn tuning(&self) -> &'a Tuning {
+        self.tuning
+    }
+
+    /// Whether the parameter `name` of the current module is trained.
+    pub fn trains(&self, name: &str) -> bool {
+        self.tuning.trains(&self.path(name))
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.runtime.module_path();
+        if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
     }
 
     /// Runtime the model lives on.
@@ -93,7 +126,8 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// If the shape is too large to count.
     pub fn param(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init) -> Result<Tensor> {
-        self.param_in(name, shape, kind, init, self.dtype)
+        let dtype = if self.trains(name) { self.dtype } else { self.frozen_dtype };
+        self.param_in(name, shape, kind, init, dtype)
     }
 
     /// The same in a dtype of its own: weights that stay wide whatever the precision of the model.
@@ -101,15 +135,55 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// If the shape is too large to count.
     pub fn param_in(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init, dtype: DType) -> Result<Tensor> {
-        let tensor = self.initial(shape, init, dtype)?.with_role(Role::Parameter).require_grad()?;
-        self.keep(name, tensor.clone(), kind, true);
+        let tensor = self.initial(shape, init, dtype)?.with_role(Role::Parameter);
+        let trainable = self.trains(name);
+        let tensor = if trainable { tensor.require_grad()? } else { tensor };
+        self.keep(name, tensor.clone(), shape, kind, trainable);
         Ok(tensor)
     }
 
-    fn keep(&self, name: &str, tensor: Tensor, kind: ParamKind, trainable: bool) {
-        let path = self.runtime.module_path();
-        let name = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        self.params.borrow_mut().push(Param { name, tensor, kind, tied: Vec::new(), trainable });
+    /// A matrix of an adapter: trained, whatever of the model is.
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn adapter(&self, name: &str, shape: &[u64], init: Init) -> Result<Tensor> {
+        let tensor = self.initial(shape, init, self.dtype)?.with_role(Role::Parameter).require_grad()?;
+        self.keep(name, tensor.clone(), shape, ParamKind::Adapter, true);
+        Ok(tensor)
+    }
+
+    /// A frozen matrix `(out in)` in codes and scales, in the order of [`Format::parts`].
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn packed(&self, name: &str, format: &'static Format, [n, k]: [u64; 2], init: Init) -> Result<Vec<Tensor>> {
+        let rt = self.runtime;
+        let values = if rt.holds_data() {
+            let weight = rt.no_grad(|| self.initial(&[n, k], init, DType::F32)?.to_vec())?;
+            format.pack(n, k, &weight)
+        } else {
+            Vec::new()
+        };
+        let mut tensors = Vec::new();
+        for (i, part) in format.parts(n, k).into_iter().enumerate() {
+            let tensor = rt.tensor_with(&[part.elements], part.dtype, || values[i].clone())?;
+            tensors.push(if i == 0 {
+                let tensor = tensor.with_role(Role::Parameter);
+                self.keep(name, tensor.clone(), &[n, k], ParamKind::Matrix, false);
+                tensor
+            } else {
+                self.keep_buffer(&format!("{name}.{}", part.name), tensor)
+            });
+        }
+        if let Some(param) = self.params.borrow_mut().last_mut() {
+            param.constants = tensors[1..].iter().map(|t| t.storage().bytes()).sum();
+        }
+        Ok(tensors)
+    }
+
+    fn keep(&self, name: &str, tensor: Tensor, shape: &[u64], kind: ParamKind, trainable: bool) {
+        let param = Param { shape: shape.to_vec(), trainable, ..Param::new(self.path(name), tensor, kind) };
+        self.params.borrow_mut().push(param);
     }
 
     /// A parameter that is not trained, under a path of names in the current module.
@@ -118,7 +192,7 @@ impl<'a> Builder<'a> {
     /// If the shape is too large to count.
     pub fn frozen(&self, path: &str, shape: &[u64], kind: ParamKind, init: Init, dtype: DType) -> Result<Tensor> {
         let tensor = self.initial(shape, init, dtype)?.with_role(Role::Parameter);
-        self.keep(path, tensor.clone(), kind, false);
+        self.keep(path, tensor.clone(), shape, kind, false);
         Ok(tensor)
     }
 

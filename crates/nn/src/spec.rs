@@ -6,6 +6,7 @@
 mod mixers;
 mod moe;
 mod parts;
+mod tuning;
 
 pub use mixers::{ConvSpec, GateOrder, GatedNormSpec, Mamba2Spec, MambaNorms, MambaSpec, ParallelSpec};
 pub use moe::{
@@ -17,6 +18,7 @@ pub use parts::{
 };
 use std::rc::Rc;
 use tensor::DType;
+pub use tuning::{Lora, Pattern, Tuning};
 
 /// A model: a stack of blocks with its inputs and its head, and perhaps a stack that it attends to.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +57,8 @@ pub struct ModelSpec {
     pub buffers: Vec<BufferSpec>,
     /// Parts of the config that are known and not modelled, each bounded in words. Printed with every answer.
     pub not_modelled: Vec<String>,
+    /// What of it is trained, and what is added to that. Everything and nothing, unless the user says otherwise.
+    pub tuning: Tuning,
 }
 
 /// A table that is no parameter and no state, such as a mask of all positions.

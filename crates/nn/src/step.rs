@@ -6,7 +6,7 @@ use crate::model::Model;
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::ParamKind;
 use crate::scaler::ScalerState;
-use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task};
+use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task, Tuning};
 use crate::training::{Training, TrainingOptions};
 use std::fmt;
 use std::str::FromStr;
@@ -93,6 +93,14 @@ impl Precision {
             Self::Fp16Mixed => Some(DType::F16),
             _ => None,
         }
+    }
+
+    /// dtype of parameters that are not trained. Under adapters they need no f32: their copies in the dtype of the
+    /// contractions are all that is used of them.
+    pub fn frozen_dtype(self, tuning: &Tuning) -> DType {
+        let adapted = tuning.lora.is_some() || tuning.packed.is_some();
+        let low = if adapted { self.copies() } else { None };
+        tuning.frozen_dtype.or(low).unwrap_or(self.param_dtype())
     }
 
     /// dtype in which sharded weights are gathered.
@@ -184,6 +192,8 @@ pub struct ParamInfo {
     pub tied: Vec<String>,
     /// Whether it is trained.
     pub trainable: bool,
+    /// Bytes it is stored in, where the precision recipe does not say that: packed, with its constants.
+    pub packed_bytes: Option<u64>,
 }
 
 /// A traced training run of one or two steps.
@@ -236,11 +246,12 @@ fn infos(model: &Model) -> Vec<ParamInfo> {
         .iter()
         .map(|p| ParamInfo {
             name: p.name.clone(),
-            shape: p.tensor.shape().to_vec(),
-            elements: p.tensor.elements(),
+            shape: p.shape.clone(),
+            elements: p.shape.iter().product(),
             kind: p.kind,
             tied: p.tied.clone(),
             trainable: p.trainable,
+            packed_bytes: (p.constants > 0).then(|| p.tensor.storage().bytes() + p.constants),
         })
         .collect()
 }

@@ -84,7 +84,7 @@ impl Training {
         }
         runtime.begin("init", Phase::Init);
         let precision = options.precision;
-        let model = Model::build(runtime, spec, precision.param_dtype())?;
+        let model = Model::build_frozen(runtime, spec, precision.param_dtype(), precision.frozen_dtype(&spec.tuning))?;
         let mut optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
         optimizer.set_stochastic_rounding(options.stochastic_rounding);
         let scaler = (precision == Precision::Fp16Mixed).then(|| LossScaler::new(ScalerOptions::default()));

@@ -3,6 +3,7 @@
 //! A traced model, with activations, is the business of the ledger.
 
 use nn::optim::Kind;
+use nn::spec::Tuning;
 use nn::step::{ParamInfo, Precision};
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
@@ -77,6 +78,8 @@ pub struct Subject {
     pub parameters: Params,
     /// Each of them; empty for a bare count.
     pub tensors: Vec<ParamInfo>,
+    /// Which of them are trained, and how the rest is stored.
+    pub tuning: Tuning,
 }
 
 /// The question.
@@ -228,9 +231,12 @@ impl StatesRequest {
     fn given(&self, subject: &Subject) -> Result<Report, Diagnostic> {
         let (parameters, zero, dp) = (subject.parameters, self.zero.value, self.devices.value);
         let bytes = match self.bytes() {
-            Ok(each) => StateBytes::Each(each, parameters),
+            Ok(each) if subject.tuning.is_plain() => StateBytes::Each(each, parameters),
             Err(problem) if subject.tensors.is_empty() => return Err(problem),
-            Err(_) => StateBytes::Whole(ModelBytes::of(&subject.tensors, self.recipe.value, self.optimizer.value)),
+            _ => {
+                let (recipe, optimizer) = (self.recipe.value, self.optimizer.value);
+                StateBytes::Whole(ModelBytes::of(&subject.tensors, &subject.tuning, recipe, optimizer))
+            }
         };
         let capacity = self.memory.capacity();
         let states = bytes.on_device(zero, dp);
@@ -417,7 +423,7 @@ mod tests {
     fn a_model_is_held_against_every_stage() {
         let mut request = request(Precision::Bf16Master, Zero::Gradients);
         let (name, parameters) = ("dense:23572403200".to_owned(), Params(23_572_403_200));
-        request.subject = Some(Subject { name, parameters, tensors: Vec::new() });
+        request.subject = Some(Subject { name, parameters, tensors: Vec::new(), tuning: Tuning::default() });
         let report = request.report().unwrap();
         assert_eq!(report.verdict, Verdict::No);
         assert_eq!(uint(&report, "states_bytes"), 88_396_512_000);

@@ -4,7 +4,7 @@ use nn::step::{StepOptions, StepTrace, Until};
 use std::collections::BTreeMap;
 use tensor::meter::OpEvent;
 use tensor::{Cost, Phase, Trace};
-use units::{Diagnostics, Flops, Params};
+use units::{Diagnostics, Flops};
 
 use crate::evidence::{self, Sum};
 use crate::formulas;
@@ -146,7 +146,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         ")"
     ]);
     report.blocks.push(modules(trace, view).into());
-    report.blocks.push(conventions(&work, &flops, trace, counts.stored).into_block());
+    report.blocks.push(conventions(&work, &flops, trace, &counts).into_block());
     if flops.recompute.matmul > 0 {
         report.blocks.push(Block::key_values(
             "",
@@ -225,10 +225,10 @@ fn seq_len_assumption(options: &StepOptions) -> Assumption {
 /// FLOP per token under each convention, beside the trace.
 struct Conventions(Vec<KeyValue>);
 
-fn conventions(work: &Work, flops: &StepFlops, trace: &Trace, stored: Params) -> Conventions {
+fn conventions(work: &Work, flops: &StepFlops, trace: &Trace, counts: &Counts) -> Conventions {
     let per_token = flops.per_token();
     let beside = |other: Flops| Cell::Change(other / per_token - 1.0);
-    let six = formulas::flop_per_token(stored);
+    let six = formulas::flop_per_token(counts.stored);
     let full = flops.per_token_full(trace);
     let mut rows = vec![KeyValue::new("this trace", per_token).note("per token, exactly the pairs the mask leaves")];
     rows.push(
@@ -241,6 +241,11 @@ fn conventions(work: &Work, flops: &StepFlops, trace: &Trace, stored: Params) ->
         ", no attention, embeddings counted as compute"
     };
     rows.push(KeyValue::new("6N", six).note(phrase![beside(six), what]));
+    if counts.trainable != counts.stored {
+        let tuned = formulas::flop_per_tuned_token(counts.matmul, counts.trainable);
+        let note = phrase![beside(tuned), ", no attention, frozen weights without gradients of their own"];
+        rows.push(KeyValue::new("4N + 2 trained", tuned).note(note));
+    }
     if let Some(active) = work.active {
         let six = formulas::flop_per_token(active);
         let note = phrase![beside(six), ", no attention, embeddings counted as compute"];

@@ -9,7 +9,9 @@ mod rate;
 
 use crate::nearest::nearest;
 
-pub use flop::{attention_flop_full, flop_per_token, matmul_flop, training_flop, training_flop_recomputed};
+pub use flop::{
+    attention_flop_full, flop_per_token, flop_per_tuned_token, matmul_flop, training_flop, training_flop_recomputed,
+};
 pub use memory::{largest_parameters, state_bytes};
 
 /// One letter of a formula.

@@ -17,6 +17,7 @@ use crate::phrase;
 use crate::report::{Assumption, Cell, Column, Derivation, Origin, Phrase, Report, Row, Table, Value, Verdict};
 use crate::sharding::Sharding;
 use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
+use crate::tuning::storage_words;
 
 /// The question.
 #[derive(Clone, Debug)]
@@ -309,7 +310,7 @@ fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -
     let layers = model.spec.depth() as u64;
     let sharding = request.sharding;
     let divided = |yes: bool| if yes && sharding.dp > 1 { format!(", ÷ {}", sharding.dp) } else { String::new() };
-    let dtype = request.options.precision.param_dtype().name();
+    let tuning = &model.spec.tuning;
     match bucket {
         "activations" if layers > 0 => phrase![layers, " blocks × ", Bytes(bytes / layers)],
         "optimizer_states" => {
@@ -318,7 +319,11 @@ fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -
         "gradients" => {
             phrase![format!("{}{}", request.options.precision.grad_dtype().name(), divided(sharding.zero >= 2))]
         }
-        "parameters" => phrase![format!("{dtype}{}", divided(sharding.zero >= 3))],
+        "parameters" => {
+            let stored = storage_words(tuning, request.options.precision);
+            phrase![format!("{stored}{}", divided(sharding.zero >= 3))]
+        }
+        "buffers" if tuning.packed.is_some() => phrase!["constants of packed weights among them"],
         "communication" => phrase!["root, the block that runs and one fetched ahead"],
         "runtime" => phrase![if request.runtime_given { "given" } else { "context, kernels, communicators (typical)" }],
         _ => Phrase::default(),

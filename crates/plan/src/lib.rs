@@ -59,4 +59,5 @@ pub mod step_log;
 pub mod summary;
 pub mod time;
 pub mod timeline;
+pub mod tuning;
 pub mod work;

@@ -4,7 +4,7 @@ use nn::config::{Config, Resolved};
 use nn::families;
 use nn::fp8;
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection};
-use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace};
+use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::Trace;
@@ -114,6 +114,7 @@ impl Model {
                 Assumption::new("config", a.key.clone(), value, Origin::Default)
                     .why(format!("not in the config: {}", a.why))
             })
+            .chain(self.tuning_assumptions())
             .collect()
     }
 
@@ -131,6 +132,7 @@ impl Model {
             .with("head_dim", attention.map(|a| a.head_dim))
             .with("intermediate_size", inner)
             .with("vocab_size", self.spec.vocab_size)
+            .with("tuning", self.tuning_inputs())
     }
 
     /// Traces training steps of it.
@@ -228,6 +230,37 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
             Diagnostic::error("T0306", "--seq-len must be at least 2")
                 .why("each position predicts the next: one token predicts none"),
         );
+    }
+    let tuning = &spec.tuning;
+    if options.until != Until::Forward && !tuning.is_plain() {
+        if options.precision == Precision::Fp8 && (tuning.packed.is_some() || tuning.lora.is_some()) {
+            problems.push(
+                Diagnostic::error(
+                    "T0316",
+                    "fp8 casts weights that are trained: adapters and packed weights are not cast",
+                )
+                .help("--precision bf16-mixed"),
+            );
+        }
+        let dtype = options.precision.param_dtype();
+        if let Some(frozen) = tuning.frozen_dtype.filter(|f| *f != dtype && options.precision.copies().is_none()) {
+            problems.push(
+                Diagnostic::error("T0318", format!("--frozen-dtype {frozen} beside parameters in {dtype}"))
+                    .why(format!(
+                        "{} multiplies weights as they are stored: all must have one dtype",
+                        options.precision
+                    ))
+                    .help(format!("--frozen-dtype {dtype}"))
+                    .help("--precision bf16-mixed"),
+            );
+        }
+        if !step::parameters(spec).unwrap_or_default().iter().any(|param| param.trainable) {
+            problems.push(
+                Diagnostic::error("T0317", "nothing is trained: every parameter is frozen")
+                    .help("--lora 16")
+                    .help("--train-only lm_head"),
+            );
+        }
     }
     if options.profile == nn::Profile::HfSdpa && !spec.has_sdpa {
         problems.push(

@@ -25,8 +25,9 @@ const SHORT: [usize; 2] = [4, 6];
 /// As [`trace`].
 pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
     let layers = spec.depth();
-    let equal =
+    let alike =
         spec.order.is_none() && spec.layers.windows(2).all(|w| std::rc::Rc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
+    let equal = alike && spec.tuning.is_uniform();
     let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, spec.names.list());
     let highest = if !equal || layers <= SHORT[1] {
         let phases = timeline(&trace(spec, options)?).phases;

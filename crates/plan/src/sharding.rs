@@ -72,24 +72,22 @@ impl Gathered {
             parts.next()?;
             parts.next()?.parse().ok()
         };
-        let (mut root, mut blocks) = (0u64, Vec::new());
+        let (mut root, mut blocks, mut gradients) = (0u64, Vec::new(), Vec::new());
         for p in params {
+            let bytes = p.packed_bytes.unwrap_or(p.elements * unit);
             match number(&p.name) {
-                None => root += p.elements * unit,
+                None => root += bytes,
                 Some(i) => {
                     if blocks.len() <= i {
                         blocks.resize(i + 1, 0u64);
+                        gradients.resize(i + 1, 0u64);
                     }
-                    blocks[i] += p.elements;
+                    blocks[i] += bytes;
+                    gradients[i] += if p.trainable { p.elements * grad } else { 0 };
                 }
             }
         }
-        Self {
-            block: trace.modules.iter().map(|m| number(m)).collect(),
-            root,
-            gradients: blocks.iter().map(|n| n * grad).collect(),
-            blocks: blocks.into_iter().map(|n| n * unit).collect(),
-        }
+        Self { block: trace.modules.iter().map(|m| number(m)).collect(), root, gradients, blocks }
     }
 
     /// Bytes gathered while op `at` runs.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use nn::optim::{Implementation, Kind, OptimizerKind, Slot};
+use nn::spec::Tuning;
 use nn::step::{ParamInfo, Precision};
 use units::{Bytes, Diagnostic, Params};
 
@@ -149,11 +150,12 @@ pub struct ModelBytes {
 
 impl ModelBytes {
     /// What a recipe and an optimizer make of these parameters, tensor by tensor.
-    pub fn of(params: &[ParamInfo], recipe: Precision, optimizer: Kind) -> Self {
+    pub fn of(params: &[ParamInfo], tuning: &Tuning, recipe: Precision, optimizer: Kind) -> Self {
         let rule = OptimizerKind { kind: optimizer, implementation: Implementation::Fused };
         let mut all = Self::default();
         for param in params {
-            all.parameters += param.elements * recipe.param_dtype().size_in_bytes();
+            let dtype = if param.trainable { recipe.param_dtype() } else { recipe.frozen_dtype(tuning) };
+            all.parameters += param.packed_bytes.unwrap_or(param.elements * dtype.size_in_bytes());
             if !param.trainable {
                 continue;
             }
@@ -243,6 +245,7 @@ mod tests {
             kind,
             tied: Vec::new(),
             trainable: true,
+            packed_bytes: None,
         };
         let params = [
             param(&[64, 128], ParamKind::Matrix),
@@ -261,7 +264,7 @@ mod tests {
             (Precision::Fp32, Kind::Muon, 0, 4 * 64 * 128 + 8 * (64 * 100 + 128)),
             (Precision::Bf16Pure, Kind::Muon, 0, 2 * 64 * 128 + 4 * (64 * 100 + 128)),
         ] {
-            let bytes = ModelBytes::of(&params, recipe, optimizer);
+            let bytes = ModelBytes::of(&params, &Tuning::default(), recipe, optimizer);
             assert_eq!((bytes.masters, bytes.optimizer), (masters, states), "{recipe} {}", optimizer.name());
             assert_eq!((bytes.parameters, bytes.gradients), {
                 let (p, g) = (recipe.param_dtype().size_in_bytes(), recipe.grad_dtype().size_in_bytes());

@@ -96,7 +96,7 @@ pub const FORMATS: &[Format] = &[
     },
     Format {
         name: "nf4-dq",
-        what: "the same with double quantisation: scales in 8 bits, an f32 for each 256 of them",
+        what: "bitsandbytes nf4 with double quantisation: 4 bits, a byte for each 64 weights, an f32 for each 256 of these",
         code: Code::Nf4,
         block: Block::Run(64),
         scale: Scale::Bytes,
@@ -300,7 +300,7 @@ impl Format {
 
     /// Codes, scales and the rest of a weight `(n k)`, each number as it is stored; the group index last, if there is one.
     /// Each weight becomes the nearest code of its block's scale.
-    pub fn pack(&self, n: u64, k: u64, weight: &[f64]) -> SmallVec<[Vec<f64>; 4]> {
+    pub fn pack(&self, n: u64, k: u64, weight: &[f64]) -> Vec<Vec<f64>> {
         let (rows, columns) = (n as usize, k as usize);
         let blocks = self.blocks(n, k) as usize;
         let mut low = vec![0f32; blocks];
@@ -335,7 +335,7 @@ impl Format {
                 codes[i / 2] |= code << (4 * (i % 2));
             }
         }
-        let mut parts: SmallVec<[Vec<f64>; 4]> = SmallVec::new();
+        let mut parts: Vec<Vec<f64>> = Vec::new();
         parts.push(codes.into_iter().map(f64::from).collect());
         parts.push(stored);
         if self.zeros {

@@ -6,8 +6,9 @@ use plan::report::Report;
 use units::{Diagnostic, Diagnostics};
 
 use crate::args::FleetArgs;
+use crate::model_args::ReadingArgs;
 use crate::parse::Reader;
-use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+use crate::step::{LayoutArgs, StepArgs};
 
 /// Two or more set-ups side by side.
 #[derive(Debug, Args)]
@@ -18,12 +19,9 @@ pub struct Compare {
     /// A flag of the step or the layout with its values, such as recompute=none,full
     #[arg(long, value_name = "FLAG=A,B")]
     pub vary: Option<String>,
-    /// Override a key of every config
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    pub assume: Option<String>,
+    /// How the model is read
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// The step
     #[command(flatten)]
     pub step: StepArgs,
@@ -41,7 +39,7 @@ impl Compare {
         let mut read = Reader::default();
         let mut models = Vec::new();
         for name in &self.models {
-            let args = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
+            let args = self.reading.of(name);
             models.extend(args.read(&mut read));
         }
         let variants = read.take_all(self.variants()).unwrap_or_default();

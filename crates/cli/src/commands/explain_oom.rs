@@ -7,8 +7,9 @@ use plan::report::Report;
 use units::{Diagnostic, Diagnostics};
 
 use crate::args::FleetArgs;
+use crate::model_args::ReadingArgs;
 use crate::parse::Reader;
-use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+use crate::step::{LayoutArgs, StepArgs};
 use crate::text;
 
 /// Which tensor an out-of-memory message means, and what frees enough.
@@ -18,12 +19,9 @@ pub struct ExplainOom {
     pub message: String,
     /// A config.json, its folder, or a preset name; without it the answer is a guess
     pub model: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE", requires = "model")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY", requires = "model")]
-    pub assume: Option<String>,
+    /// How the model is read
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// The step
     #[command(flatten)]
     pub step: StepArgs,
@@ -54,7 +52,7 @@ impl ExplainOom {
             }
             return read.finish(message.map(|message| Request { message, step: None }))?.report();
         };
-        let model = ModelArgs { model: name.clone(), set: self.set.clone(), assume: self.assume.clone() };
+        let model = self.reading.of(name);
         let model = model.read(&mut read);
         let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
         let cached = message.as_ref().is_some_and(|message| message.device == Device::Cached);

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use nn::optim::Kind;
+use nn::spec::Tuning;
 use nn::step::{Precision, StepOptions};
 use plan::fit::{Choice, Memory, StatesRequest, Subject};
 use plan::hardware::Hardware;
@@ -10,8 +11,9 @@ use plan::report::Report;
 use plan::states::Zero;
 use units::{Bytes, Diagnostic, Diagnostics};
 
+use crate::model_args::ReadingArgs;
 use crate::parse::{Reader, count, some};
-use crate::step::{LayoutArgs, ModelArgs, StepArgs, dense, word};
+use crate::step::{LayoutArgs, StepArgs, dense, word};
 
 /// What fits.
 #[derive(Debug, Args)]
@@ -21,12 +23,9 @@ pub struct Fit {
     /// A config, preset or folder whose blocks are stacked until memory is full: MODEL with --grow layers
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["model", "states_only"])]
     pub shape_like: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    pub assume: Option<String>,
+    /// How the model is read
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// Count parameters, gradients and optimizer states only
     #[arg(long)]
     pub states_only: bool,
@@ -77,7 +76,7 @@ impl Fit {
     /// The largest sizes of a traced model.
     fn traced(&self, name: &str) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let args = ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() };
+        let args = self.reading.of(name);
         let model = args.read(&mut read);
         let hardware = self.hardware(&mut read);
         let given = read.flag::<Bytes>("--memory", self.memory.as_deref());
@@ -110,14 +109,18 @@ impl Fit {
         let subject = match self.model.as_deref() {
             Some(name) if name.starts_with("dense:") => {
                 let count = read.flag_with("MODEL", Some(name), dense);
-                count.map(|parameters| Subject { name: name.to_owned(), parameters, tensors: Vec::new() })
+                count.map(|parameters| Subject {
+                    name: name.to_owned(),
+                    parameters,
+                    tensors: Vec::new(),
+                    tuning: Tuning::default(),
+                })
             }
             Some(name) => {
-                let model =
-                    ModelArgs { model: name.to_owned(), set: self.set.clone(), assume: self.assume.clone() }.load()?;
+                let model = self.reading.of(name).load()?;
                 let tensors = plan::params::parameters(&model)?;
                 let parameters = plan::params::Counts::of(&tensors).stored;
-                Some(Subject { name: name.to_owned(), parameters, tensors })
+                Some(Subject { name: name.to_owned(), parameters, tensors, tuning: model.spec.tuning })
             }
             None => None,
         };

@@ -5,8 +5,9 @@ use plan::flops::{Part, View};
 use plan::report::Report;
 use units::Diagnostics;
 
+use crate::model_args::ModelArgs;
 use crate::parse::Reader;
-use crate::step::{ModelArgs, StepArgs};
+use crate::step::StepArgs;
 
 /// FLOP per token, sequence and step, by module, phase and convention.
 #[derive(Debug, Args)]

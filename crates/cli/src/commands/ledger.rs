@@ -5,8 +5,9 @@ use plan::report::Report;
 use units::Diagnostics;
 
 use crate::args::FleetArgs;
+use crate::model_args::ModelArgs;
 use crate::parse::Reader;
-use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+use crate::step::{LayoutArgs, StepArgs};
 
 /// Memory of one device, line by line, at the peak of a step.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use clap::Args;
 use plan::report::Report;
 use units::Diagnostics;
 
-use crate::step::ModelArgs;
+use crate::model_args::ModelArgs;
 
 /// How many parameters, by module; total and active.
 #[derive(Debug, Args)]

@@ -6,8 +6,9 @@ use plan::summary::{self, Question};
 use units::Diagnostics;
 
 use crate::args::{FleetArgs, Run, RunArgs};
+use crate::model_args::ModelArgs;
 use crate::parse::Reader;
-use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+use crate::step::{LayoutArgs, StepArgs};
 
 /// Parameters, FLOP, memory, time and the largest levers on one screen.
 #[derive(Debug, Args)]

@@ -6,8 +6,9 @@ use plan::report::Report;
 use units::{Bytes, Diagnostics};
 
 use crate::args::FleetArgs;
+use crate::model_args::ModelArgs;
 use crate::parse::Reader;
-use crate::step::{LayoutArgs, ModelArgs, StepArgs};
+use crate::step::{LayoutArgs, StepArgs};
 
 /// What recomputation buys: bytes kept against work done again.
 #[derive(Debug, Args)]

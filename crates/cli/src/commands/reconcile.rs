@@ -56,7 +56,7 @@ impl Reconcile {
                 &format!("config in {file}"),
                 record.config.as_bytes(),
                 &[],
-                self.local.assume.as_deref(),
+                self.local.reading.assume.as_deref(),
             )),
             (None, None) => None,
         };

@@ -18,10 +18,11 @@ use train::reconcile::{Record, Recorder, Stage, ceilings};
 use train::run::{self, Pace, Run, Settings, Start};
 use units::{Diagnostic, Diagnostics, FlopPerSecond};
 
+use crate::model_args::ReadingArgs;
 use crate::output;
 use crate::parse::{Reader, count, positive, some};
 use crate::progress::Progress;
-use crate::step::{ModelArgs, check_memory, word};
+use crate::step::{check_memory, word};
 
 /// Trains a model on this machine, metered.
 #[derive(Clone, Debug, Args)]
@@ -288,7 +289,8 @@ impl Train {
                 Model::from_text(name, "config.json", config.as_bytes(), &[], self.assume.as_deref())?
             }
             (None, Some(model)) => {
-                ModelArgs { model: model.clone(), set: self.set.clone(), assume: self.assume.clone() }.load()?
+                let (set, assume) = (self.set.clone(), self.assume.clone());
+                ReadingArgs { set, assume, ..ReadingArgs::default() }.of(model).load()?
             }
             (None, None) => {
                 let vocabulary = ids.unwrap_or(256);

@@ -4,7 +4,7 @@ use crate::config::{Names, Part, Reader};
 use crate::spec::{
     Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames,
     LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
-    QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec, Task,
+    QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec, Task, Tuning,
 };
 use std::rc::Rc;
 
@@ -356,6 +356,7 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: 
         has_sdpa: true,
         buffers: Vec::new(),
         not_modelled: Vec::new(),
+        tuning: Tuning::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::common::{activation, attention, named};
 use crate::config::{Part, Reader};
 use crate::spec::{
     BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput,
-    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection, Task,
+    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection, Task, Tuning,
 };
 use std::rc::Rc;
 
@@ -97,5 +97,6 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         has_sdpa: true,
         buffers: Vec::new(),
         not_modelled: Vec::new(),
+        tuning: Tuning::default(),
     }
 }

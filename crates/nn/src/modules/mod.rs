@@ -3,6 +3,7 @@
 //! Where the implementation profiles differ in which small ops run, the difference stands in the module; the ops that
 //! follow transformers' own code step by step are in [`hf`].
 
+pub mod adapter;
 pub mod attention;
 pub mod block;
 pub mod causal_conv;
@@ -18,6 +19,7 @@ pub mod mamba2;
 pub mod mlp;
 pub mod moe;
 pub mod norm;
+pub mod packed;
 pub mod parallel;
 pub mod relative;
 pub mod rotary;
@@ -26,6 +28,7 @@ pub mod sequence;
 pub mod stack;
 pub mod steps;
 
+pub use adapter::Adapter;
 pub use attention::Attention;
 pub use block::Block;
 pub use causal_conv::CausalConv;
@@ -40,6 +43,7 @@ pub use mamba2::Mamba2;
 pub use mlp::Mlp;
 pub use moe::Moe;
 pub use norm::Norm;
+pub use packed::Packed;
 pub use parallel::Parallel;
 pub use router::Router;
 pub use sequence::Sequence;

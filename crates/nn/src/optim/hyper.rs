@@ -84,7 +84,7 @@ impl Groups {
             ParamKind::Vector => self.vector,
             ParamKind::Embedding => self.embedding,
             ParamKind::Head => self.head,
-            ParamKind::Matrix | ParamKind::Expert { .. } => self.matrix,
+            ParamKind::Matrix | ParamKind::Adapter | ParamKind::Expert { .. } => self.matrix,
         }
     }
 }

@@ -40,8 +40,7 @@ fn a_linear_map_equals_the_reference() {
         let rt = Runtime::new(Device::Cpu);
         let shape = if transposed { [32, 16] } else { [16, 32] };
         let weight = rt.zeros(&shape, DType::F32).unwrap().require_grad().unwrap();
-        let param =
-            Param { name: "w".into(), tensor: weight.clone(), kind: ParamKind::Matrix, tied: vec![], trainable: true };
+        let param = Param::new("w", weight.clone(), ParamKind::Matrix);
         let fp8 = Fp8::new(&rt, &[param], DelayedScaling { amax_history_len: 3, margin: 0 }).unwrap();
         let mut f = Forward::new(&rt, Profile::Fused, Recompute::None, 1, 5);
         f.compute = Some(DType::F32);
@@ -75,7 +74,7 @@ fn scales_follow_from_what_was_met() {
         let rt = Runtime::new(Device::Cpu);
         let tensor = rt.zeros(&[16, 16], DType::F32).unwrap().require_grad().unwrap();
         let kind = ParamKind::Matrix;
-        let param = Param { name: "w".into(), tensor: tensor.clone(), kind, tied: vec![], trainable: true };
+        let param = Param::new("w", tensor.clone(), kind);
         let fp8 = Fp8::new(&rt, &[param], DelayedScaling { amax_history_len: 2, margin }).unwrap();
         let f = Forward::new(&rt, Profile::Fused, Recompute::None, 1, 1);
         for (step, size) in (1..).zip(sizes) {
@@ -105,7 +104,7 @@ fn what_does_not_take_part_is_left_alone() {
     let rt = Runtime::new(Device::Cpu);
     for (kind, shape) in [(ParamKind::Head, [32, 16]), (ParamKind::Matrix, [24, 16]), (ParamKind::Matrix, [1, 32])] {
         let tensor = rt.zeros(&shape, DType::F32).unwrap().require_grad().unwrap();
-        let param = Param { name: "w".into(), tensor: tensor.clone(), kind, tied: vec![], trainable: true };
+        let param = Param::new("w", tensor.clone(), kind);
         let fp8 = Fp8::new(&rt, &[param], DelayedScaling::default()).unwrap();
         let f = Forward::new(&rt, Profile::Fused, Recompute::None, 1, 1);
         let x = rt.zeros(&[1, 1, shape[1]], DType::F32).unwrap();

@@ -41,7 +41,7 @@ impl Bench {
             let start = values(shape, |i| 0.5 * (0.7 * i + index as f64).sin() + 0.1);
             let tensor = runtime.tensor(&start, shape, dtype).unwrap().with_role(Role::Parameter);
             let tensor = tensor.require_grad().unwrap();
-            Param { name: name.to_owned(), tensor, kind, tied: Vec::new(), trainable: true }
+            Param::new(name, tensor, kind)
         };
         let params = PARAMS.iter().enumerate().map(make).collect();
         Self { runtime, params }

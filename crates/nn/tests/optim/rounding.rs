@@ -10,7 +10,7 @@ const N: u64 = 4096;
 /// One matrix of ones.
 fn ones(runtime: &Runtime, dtype: DType) -> Vec<Param> {
     let tensor = runtime.ones(&[64, N / 64], dtype).unwrap().require_grad().unwrap();
-    vec![Param { name: "ones".to_owned(), tensor, kind: ParamKind::Matrix, tied: Vec::new(), trainable: true }]
+    vec![Param::new("ones", tensor, ParamKind::Matrix)]
 }
 
 /// Updates with gradients that are all one.

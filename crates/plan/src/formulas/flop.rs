@@ -9,6 +9,12 @@ pub fn flop_per_token(parameters: Params) -> Flops {
     Flops(6 * u128::from(parameters.get()))
 }
 
+/// FLOP of one token where only some of the parameters it is multiplied with are trained: `4 N + 2 T`. A weight that is
+/// frozen costs a product forward and one for the gradient of its input, and none for its own.
+pub fn flop_per_tuned_token(parameters: Params, trained: Params) -> Flops {
+    Flops(4 * u128::from(parameters.get()) + 2 * u128::from(trained.get()))
+}
+
 /// FLOP of a run: `6 N D`.
 pub fn training_flop(parameters: Params, tokens: Tokens) -> Flops {
     tokens * flop_per_token(parameters)

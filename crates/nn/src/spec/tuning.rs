@@ -1,0 +1,175 @@
+//! What of a model is trained, what is added to it, and how the rest is stored.
+//!
+//! This is no property of a config: whoever trains the model says it. It stands in the spec because it decides which
+//! parameters there are.
+
+use std::fmt;
+use std::str::FromStr;
+use tensor::DType;
+use tensor::packed::Format;
+
+/// How a model is fine-tuned. The default trains everything.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Tuning {
+    /// Parameters that are not trained. With adapters, none of the model's own are, but for those of `trained`.
+    pub frozen: Vec<Pattern>,
+    /// If there are any, only these are trained of the model's own parameters.
+    pub trained: Vec<Pattern>,
+    /// Low-rank adapters.
+    pub lora: Option<Lora>,
+    /// How the frozen weights of linear maps in blocks are stored.
+    pub packed: Option<&'static Format>,
+    /// dtype of what is frozen and not packed; `None`: the 16 bits of a mixed recipe where there are adapters, else what
+    /// the recipe gives parameters.
+    pub frozen_dtype: Option<DType>,
+}
+
+/// Low-rank adapters beside linear maps: `y = x Wᵀ + (alpha / rank) (dropout(x) Aᵀ) Bᵀ`, only A and B trained.
+///
+/// Source: Hu et al. 2021, arXiv:2106.09685.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lora {
+    /// Rank.
+    pub rank: u64,
+    /// Scale, before the division by the rank.
+    pub alpha: f64,
+    /// Dropout in front of A.
+    pub dropout: f64,
+    /// Linear maps that have one; none: all those of blocks.
+    pub targets: Vec<Pattern>,
+}
+
+/// Names some parameters or modules: parts separated by dots that follow each other somewhere in a path. `*` stands for
+/// any letters of a part, `a-b` for the numbers from a to b.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// Whether it names the parameter or module at `path`.
+    pub fn matches(&self, path: &str) -> bool {
+        let parts: Vec<&str> = self.0.split('.').collect();
+        let path: Vec<&str> = path.split('.').collect();
+        path.windows(parts.len()).any(|run| run.iter().zip(&parts).all(|(part, pattern)| fits(pattern, part)))
+    }
+
+    /// Whether it tells one block from another.
+    pub fn picks_blocks(&self) -> bool {
+        self.0.split('.').any(|part| part.starts_with(|c: char| c.is_ascii_digit()))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.is_empty() || text.split('.').any(str::is_empty) {
+            return Err(format!("`{text}` names nothing: parts of a name are separated by single dots"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Whether one part of a path is what one part of a pattern says.
+fn fits(pattern: &str, part: &str) -> bool {
+    if let Some((first, last)) = pattern.split_once('-')
+        && let (Ok(first), Ok(last)) = (first.parse::<u64>(), last.parse::<u64>())
+    {
+        return part.parse::<u64>().is_ok_and(|number| (first..=last).contains(&number));
+    }
+    let mut pieces = pattern.split('*');
+    let Some(rest) = part.strip_prefix(pieces.next().unwrap_or_default()) else { return false };
+    let mut rest = rest;
+    let mut ends = pattern.contains('*');
+    for piece in pieces {
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+        ends = piece.is_empty();
+    }
+    // What a last `*` stands for is free; a last piece of letters must be the end, wherever it was found first.
+    ends || rest.is_empty() || (pattern.contains('*') && part.ends_with(pattern.rsplit('*').next().unwrap_or_default()))
+}
+
+impl Tuning {
+    /// Whether everything is trained as the config says it.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the parameter of the model with this name is trained.
+    pub fn trains(&self, name: &str) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(name));
+        let only = self.lora.is_some() || self.packed.is_some() || !self.trained.is_empty();
+        if only { any(&self.trained) && !any(&self.frozen) } else { !any(&self.frozen) }
+    }
+
+    /// The adapter of the linear map at this path of a module.
+    pub fn adapter(&self, path: &str) -> Option<&Lora> {
+        let lora = self.lora.as_ref()?;
+        (lora.targets.is_empty() || lora.targets.iter().any(|target| target.matches(path))).then_some(lora)
+    }
+
+    /// Whether blocks that are described alike are trained alike.
+    pub fn is_uniform(&self) -> bool {
+        let targets = self.lora.iter().flat_map(|lora| &lora.targets);
+        !self.frozen.iter().chain(&self.trained).chain(targets).any(Pattern::picks_blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_name_runs_of_a_path() {
+        let path = "model.layers.12.self_attn.q_proj.weight";
+        for (pattern, yes) in [
+            ("q_proj", true),
+            ("self_attn.q_proj", true),
+            ("layers.12", true),
+            ("layers.*.self_attn", true),
+            ("layers.3-12", true),
+            ("layers.13-20", false),
+            ("*_proj", true),
+            ("q_*", true),
+            ("*attn", true),
+            ("*", true),
+            ("q", false),
+            ("proj", false),
+            ("*_pro", false),
+            ("model.self_attn", false),
+            ("model.layers.12.self_attn.q_proj.weight.more", false),
+        ] {
+            assert_eq!(pattern.parse::<Pattern>().unwrap().matches(path), yes, "{pattern}");
+        }
+        assert!("a*b".parse::<Pattern>().unwrap().matches("abbcb"));
+        for wrong in ["", " ", "a..b", ".a", "a."] {
+            assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_trained() {
+        let pattern = |text: &str| vec![text.parse::<Pattern>().unwrap()];
+        let all = Tuning::default();
+        assert!(all.trains("model.norm.weight") && all.is_plain() && all.is_uniform());
+        let but_one = Tuning { frozen: pattern("embed_tokens"), ..Tuning::default() };
+        assert!(!but_one.trains("model.embed_tokens.weight") && but_one.trains("model.norm.weight"));
+        let only = Tuning { trained: pattern("layers.0-3"), ..Tuning::default() };
+        assert!(only.trains("model.layers.3.mlp.up_proj.weight") && !only.trains("model.norm.weight"));
+        assert!(!only.is_uniform());
+        let lora = Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: pattern("q_proj") };
+        let lora = Tuning { lora: Some(lora), trained: pattern("lm_head"), ..Tuning::default() };
+        assert!(lora.trains("lm_head.weight") && !lora.trains("model.norm.weight"));
+        assert!(lora.adapter("model.layers.0.self_attn.q_proj").is_some());
+        assert!(lora.adapter("model.layers.0.self_attn.k_proj").is_none());
+    }
+}

@@ -1,0 +1,195 @@
+//! Models of which only a part is trained: the same trace on both devices, and nothing else moves.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use napkin_nn::config::Config;
+use napkin_nn::families;
+use napkin_nn::optim::Hyper;
+use napkin_nn::spec::{Lora, ModelSpec, Pattern, Tuning};
+use napkin_nn::step::{self, Precision, StepOptions, Until};
+use napkin_nn::training::{Labels, Training, TrainingOptions};
+use napkin_nn::{Profile, Recompute};
+use tensor::meter::MemoryChange;
+use tensor::ops::create::{Create, Fill};
+use tensor::packed::FORMATS;
+use tensor::{CastLists, DType, Device, Op, Role, Runtime};
+
+const OPTIONS: StepOptions = StepOptions {
+    batch: 2,
+    seq_len: 6,
+    profile: Profile::Fused,
+    precision: Precision::Bf16Mixed,
+    optimizer: napkin_nn::optim::OptimizerKind {
+        kind: napkin_nn::optim::Kind::AdamW,
+        implementation: napkin_nn::optim::Implementation::Fused,
+    },
+    recompute: Recompute::None,
+    grad_accum_steps: 1,
+    autocast: CastLists::Cuda,
+    steps: 2,
+    warm: false,
+    dropout: true,
+    until: Until::Optimizer,
+};
+
+fn patterns(texts: &[&str]) -> Vec<Pattern> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn spec(tuning: Tuning) -> ModelSpec {
+    let (config, _) = Config::parse("llama.json", include_bytes!("data/tiny/llama.json"));
+    ModelSpec { tuning, ..families::load(&config.unwrap(), None).unwrap().spec }
+}
+
+fn lora(targets: &[&str], dropout: f64) -> Tuning {
+    let lora = Lora { rank: 2, alpha: 4.0, dropout, targets: patterns(targets) };
+    Tuning { lora: Some(lora), ..Tuning::default() }
+}
+
+fn tunings() -> Vec<(String, Tuning)> {
+    let mut all = vec![
+        ("adapters".to_owned(), lora(&[], 0.0)),
+        ("adapters with dropout".to_owned(), lora(&["q_proj", "v_proj"], 0.1)),
+        ("adapters and a head".to_owned(), Tuning { trained: patterns(&["lm_head"]), ..lora(&["down_proj"], 0.0) }),
+        (
+            "frozen beginning".to_owned(),
+            Tuning { frozen: patterns(&["embed_tokens", "layers.0"]), ..Tuning::default() },
+        ),
+        ("norms only".to_owned(), Tuning { trained: patterns(&["*norm"]), ..Tuning::default() }),
+        ("wide and frozen".to_owned(), Tuning { frozen_dtype: Some(DType::F32), ..lora(&["q_proj"], 0.0) }),
+    ];
+    all.extend(
+        FORMATS.iter().map(|format| (format.name.to_owned(), Tuning { packed: Some(format), ..lora(&[], 0.0) })),
+    );
+    all
+}
+
+fn every_step(mut check: impl FnMut(&str, &ModelSpec, &StepOptions)) {
+    for (name, tuning) in tunings() {
+        let spec = spec(tuning);
+        for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
+            for (recompute, precision) in [
+                (Recompute::None, Precision::Bf16Mixed),
+                (Recompute::Full, Precision::Bf16Mixed),
+                (Recompute::None, Precision::Fp32),
+                (Recompute::None, Precision::Bf16Pure),
+                (Recompute::None, Precision::Bf16Master),
+            ] {
+                // Without copies of weights there is one dtype for all.
+                if spec.tuning.frozen_dtype.is_some() && precision.copies().is_none() {
+                    continue;
+                }
+                let options = StepOptions { profile, recompute, precision, ..OPTIONS };
+                check(&format!("{name}, {profile} {precision} {}", recompute.name()), &spec, &options);
+            }
+        }
+    }
+}
+
+#[test]
+fn meta_and_cpu_record_the_same_trace() {
+    every_step(|name, spec, options| {
+        let [meta, cpu] = [Device::Meta, Device::Cpu].map(|device| {
+            let runtime = Runtime::new(device);
+            let mut trace = step::run(&runtime, spec, options).unwrap_or_else(|e| panic!("{name}: {e}")).trace;
+            assert_eq!(runtime.live_bytes(), 0, "{name}");
+            for event in &mut trace.ops {
+                if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.op {
+                    *data = None;
+                }
+            }
+            trace
+        });
+        // Packing draws the weights it packs, where there are numbers.
+        let drawn = |trace: &tensor::Trace| trace.marks.iter().find(|m| m.name == "fwd1").unwrap().clone();
+        let (m, c) = (drawn(&meta), drawn(&cpu));
+        let names = |trace: &tensor::Trace, from: u32| -> Vec<(&'static str, tensor::Cost)> {
+            trace.ops[from as usize..].iter().map(|event| (event.op.name(), event.cost)).collect()
+        };
+        assert_eq!(names(&meta, m.op), names(&cpu, c.op), "{name}");
+        let bytes = |trace: &tensor::Trace, from: u32| -> Vec<(u64, MemoryChange)> {
+            let of =
+                |event: &tensor::meter::MemoryEvent| (trace.storages[event.storage.0 as usize].bytes, event.change);
+            trace.memory[from as usize..].iter().map(of).collect()
+        };
+        assert_eq!(bytes(&meta, m.memory), bytes(&cpu, c.memory), "{name}");
+    });
+}
+
+#[test]
+fn only_what_is_trained_has_gradients_and_states_and_moves() {
+    every_step(|name, spec, options| {
+        let runtime = Runtime::new(Device::Cpu);
+        let training = TrainingOptions {
+            profile: options.profile,
+            precision: options.precision,
+            optimizer: options.optimizer,
+            hyper: Hyper::default(),
+            recompute: options.recompute,
+            grad_accum_steps: 1,
+            autocast: options.autocast,
+            dropout: true,
+            clip_norm: None,
+            stochastic_rounding: false,
+        };
+        let mut training = Training::new(&runtime, spec, &training).unwrap();
+        let bytes = |training: &Training| -> Vec<(String, bool, Vec<f64>)> {
+            let params = training.model().params().iter();
+            params.map(|p| (p.name.clone(), p.trainable, p.tensor.to_vec().unwrap())).collect()
+        };
+        let before = bytes(&training);
+        let tokens = runtime.tensor(&[1.0, 5.0, 2.0, 7.0, 3.0, 4.0], &[1, 6], DType::I64).unwrap();
+        // Adapters begin with a product that is zero: the first update moves only one of their two matrices.
+        for _ in 0..3 {
+            let loss = training.forward(&tokens, Labels::Tokens(&tokens)).unwrap();
+            training.backward(loss, 1.0).unwrap();
+            for param in training.model().params() {
+                assert_eq!(param.tensor.grad().is_some(), param.trainable, "{name}: {}", param.name);
+            }
+            training.update(0.01).unwrap();
+        }
+        let states: Vec<String> = training.state_tensors().into_iter().map(|(of, ..)| of).collect();
+        for ((param, trainable, was), (_, _, is)) in before.into_iter().zip(bytes(&training)) {
+            assert_eq!(was != is, trainable, "{name}: {param}");
+            assert_eq!(states.contains(&param), trainable, "{name}: states of {param}");
+        }
+    });
+}
+
+/// By hand: 2 of rank times inputs and outputs of each map of the tiny Llama; what is frozen takes no gradient product.
+#[test]
+fn adapters_add_what_they_should() {
+    let plain = step::parameters(&spec(Tuning::default())).unwrap();
+    let tuned = step::parameters(&spec(lora(&["q_proj", "up_proj"], 0.0))).unwrap();
+    let added: u64 = tuned.iter().filter(|p| p.trainable).map(|p| p.elements).sum();
+    let ends = |p: &&step::ParamInfo| p.name.ends_with("q_proj.weight") || p.name.ends_with("up_proj.weight");
+    let expected: u64 = plain.iter().filter(ends).map(|p| 2 * (p.shape[0] + p.shape[1])).sum();
+    assert_eq!(added, expected);
+    let total = |params: &[step::ParamInfo]| params.iter().map(|p| p.elements).sum::<u64>();
+    assert_eq!(total(&tuned), total(&plain) + expected);
+}
+
+/// Packed weights are what their format says, by name and role.
+#[test]
+fn packed_weights_take_the_bytes_of_their_format() {
+    for format in FORMATS {
+        let tuning = Tuning { packed: Some(format), ..lora(&["q_proj"], 0.0) };
+        let spec = spec(tuning);
+        let traced = step::trace(&spec, &StepOptions { steps: 1, ..OPTIONS }).unwrap();
+        let packed = traced.params.iter().filter(|p| p.packed_bytes.is_some());
+        let expected: u64 = packed.clone().map(|p| format.bytes(p.shape[0], p.shape[1])).sum();
+        assert_eq!(packed.map(|p| p.packed_bytes.unwrap()).sum::<u64>(), expected, "{}", format.name);
+        let init = traced.trace.marks[1].memory as usize;
+        let role = |role: Role| -> u64 {
+            let of = |e: &tensor::meter::MemoryEvent| match e.change {
+                MemoryChange::Role(r) | MemoryChange::Alloc(r) if r == role => {
+                    traced.trace.storages[e.storage.0 as usize].bytes
+                }
+                _ => 0,
+            };
+            traced.trace.memory[..init].iter().map(of).sum()
+        };
+        let whole = traced.params.iter().filter(|p| p.packed_bytes.is_none());
+        let rest: u64 = whole.map(|p| p.elements * if p.trainable { 4 } else { 2 }).sum();
+        assert_eq!(role(Role::Parameter) + role(Role::Buffer), expected + rest, "{}", format.name);
+    }
+}
