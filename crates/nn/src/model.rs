@@ -85,7 +85,7 @@ impl Model {
     /// # Errors
     /// If a size is too large to count.
     pub fn build_frozen(runtime: &Runtime, spec: &ModelSpec, dtype: DType, frozen: DType) -> Result<Self> {
-        let b = Builder::new(runtime, dtype, frozen, &spec.tuning);
+        let b = Builder::tuned(runtime, dtype, frozen, &spec.tuning);
         let (h, v) = (spec.hidden_size, spec.vocab_size);
         let width = spec.embedding.width.unwrap_or(h);
 

@@ -96,8 +96,14 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
+    /// A builder of parameters of `dtype`, all of them trained.
+    pub fn new(runtime: &'a Runtime, dtype: DType) -> Self {
+        static PLAIN: Tuning = Tuning::PLAIN;
+        Self::tuned(runtime, dtype, dtype, &PLAIN)
+    }
+
     /// A builder of parameters of `dtype`; of those that are frozen, of `frozen_dtype`.
-    pub fn new(runtime: &'a Runtime, dtype: DType, frozen_dtype: DType, tuning: &'a Tuning) -> Self {
+    pub fn tuned(runtime: &'a Runtime, dtype: DType, frozen_dtype: DType, tuning: &'a Tuning) -> Self {
         Self { runtime, dtype, frozen_dtype, tuning, params: RefCell::default(), buffers: RefCell::default() }
     }
 

@@ -4,7 +4,7 @@
 use napkin_nn::modules::Linear;
 use napkin_nn::optim::{Hyper, Optimizer};
 use napkin_nn::param::{Builder, Init};
-use napkin_nn::spec::{LinearSpec, Tuning};
+use napkin_nn::spec::LinearSpec;
 use napkin_nn::{Forward, Profile, Recompute};
 use tensor::meter::MemoryChange;
 use tensor::{DType, Device, Phase, Role, Runtime, Trace};
@@ -18,8 +18,7 @@ const B: u64 = 2;
 fn run(device: Device) -> Trace {
     let rt = Runtime::new(device);
     rt.begin("init", Phase::Init);
-    let tuning = Tuning::default();
-    let builder = Builder::new(&rt, DType::F32, DType::F32, &tuning);
+    let builder = Builder::new(&rt, DType::F32);
     let spec = LinearSpec::new("linear", false);
     let mut layers: Vec<Linear> = Vec::new();
     for i in 0..=L {

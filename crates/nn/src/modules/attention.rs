@@ -31,7 +31,8 @@ pub struct Attention {
 /// The maps that make queries, keys and values.
 #[derive(Clone, Debug)]
 enum Maps {
-    Separate(Linear, Linear, Linear),
+    /// Queries, keys, values.
+    Separate(Box<[Linear; 3]>),
     Fused(Linear, FusedOrder),
     Latent(Box<Latent>),
 }
@@ -57,11 +58,11 @@ impl Attention {
         let (a, k, d, dv) = (spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim);
         let fan_in = Init::FanIn(h);
         let maps = match &spec.projection {
-            Projection::Separate { q, k: key, v } => Maps::Separate(
+            Projection::Separate { q, k: key, v } => Maps::Separate(Box::new([
                 Linear::new(b, q, h, a * d, fan_in)?,
                 Linear::new(b, key, from, k * d, Init::FanIn(from))?,
                 Linear::new(b, v, from, k * dv, Init::FanIn(from))?,
-            ),
+            ])),
             Projection::Fused { qkv, order } => {
                 Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
             }
@@ -109,10 +110,10 @@ impl Attention {
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let mut held = Vec::new();
         let (q, k, v) = match &self.maps {
-            Maps::Separate(q, k, v) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => {
-                self.gptj(f, x, (q, k, v), &mut held)?
+            Maps::Separate(maps) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => {
+                self.gptj(f, x, maps, &mut held)?
             }
-            Maps::Separate(q, k, v) => self.separate(f, x, q, k, v)?,
+            Maps::Separate(maps) => self.separate(f, x, maps)?,
             Maps::Fused(qkv, FusedOrder::Parts(parts)) if f.profile.is_hf() => {
                 let (q, k, v) = self.parts(&qkv.forward(f, x)?, *parts)?;
                 self.turned_gptj(f, x, (q, k, v.transpose(1, 2)?), &mut held)?
@@ -182,7 +183,7 @@ impl Attention {
     }
 
     /// Three maps, each cut into heads; norms where the family puts them.
-    fn separate(&self, f: &Forward, x: &Tensor, q_map: &Linear, k: &Linear, v: &Linear) -> Result<Heads> {
+    fn separate(&self, f: &Forward, x: &Tensor, [q_map, k, v]: &[Linear; 3]) -> Result<Heads> {
         let spec = &self.spec;
         let (b, s) = (x.size(0), x.size(1));
         let place = spec.qk_norm_place;
@@ -235,16 +236,10 @@ impl Attention {
     }
 
     /// Three maps; queries and keys are turned before heads and positions change places.
-    fn gptj(
-        &self,
-        f: &Forward,
-        x: &Tensor,
-        maps: (&Linear, &Linear, &Linear),
-        held: &mut Vec<Tensor>,
-    ) -> Result<Heads> {
+    fn gptj(&self, f: &Forward, x: &Tensor, [q, k, v]: &[Linear; 3], held: &mut Vec<Tensor>) -> Result<Heads> {
         let spec = &self.spec;
         let project = |map: &Linear| map.forward(f, x)?.view(&[x.size(0), x.size(1), spec.heads, spec.head_dim]);
-        self.turned_gptj(f, x, (project(maps.0)?, project(maps.1)?, project(maps.2)?.transpose(1, 2)?), held)
+        self.turned_gptj(f, x, (project(q)?, project(k)?, project(v)?.transpose(1, 2)?), held)
     }
 
     /// Queries and keys `b s a d` turned as GPT-J does, then `b a s d`.

@@ -11,7 +11,7 @@ use tensor::{Result, Tensor};
 pub struct Linear {
     name: &'static str,
     weight: Weight,
-    adapter: Option<Adapter>,
+    adapter: Option<Box<Adapter>>,
     bias: Option<Tensor>,
     transposed: bool,
     loose: bool,
@@ -20,7 +20,7 @@ pub struct Linear {
 #[derive(Clone, Debug)]
 enum Weight {
     Whole(Tensor),
-    Packed(Packed),
+    Packed(Box<Packed>),
 }
 
 impl Linear {
@@ -32,7 +32,9 @@ impl Linear {
         let _scope = b.runtime().scope(spec.name);
         let tuning = b.tuning();
         let weight = match tuning.packed {
-            Some(format) if !b.trains("weight") => Weight::Packed(Packed::new(b, format, [output, input], init)?),
+            Some(format) if !b.trains("weight") => {
+                Weight::Packed(Box::new(Packed::new(b, format, [output, input], init)?))
+            }
             _ => {
                 let shape = if spec.transposed { [input, output] } else { [output, input] };
                 Weight::Whole(b.param("weight", &shape, ParamKind::Matrix, init)?)
@@ -40,7 +42,7 @@ impl Linear {
         };
         let bias = spec.bias.then(|| b.param("bias", &[output], ParamKind::Vector, Init::Zeros)).transpose()?;
         let adapter = tuning.adapter(&b.runtime().module_path());
-        let adapter = adapter.map(|lora| Adapter::new(b, lora, input, output)).transpose()?;
+        let adapter = adapter.map(|lora| Adapter::new(b, lora, input, output).map(Box::new)).transpose()?;
         Ok(Self { name: spec.name, weight, adapter, bias, transposed: spec.transposed, loose: spec.loose })
     }
 

@@ -99,6 +99,10 @@ fn fits(pattern: &str, part: &str) -> bool {
 }
 
 impl Tuning {
+    /// Everything is trained.
+    pub const PLAIN: Self =
+        Self { frozen: Vec::new(), trained: Vec::new(), lora: None, packed: None, frozen_dtype: None };
+
     /// Whether everything is trained as the config says it.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
