@@ -50,7 +50,7 @@ pub struct TuningArgs {
     /// Linear maps with adapters, such as `q_proj,v_proj` [default: all in blocks]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
     pub lora_targets: Vec<String>,
-    /// Store the frozen weights of linear maps as nf4, nf4-dq, int8, gptq, awq, fp8, mxfp4 or nvfp4
+    /// Store the frozen weights of linear maps as nf4, nf4-dq, int8, gptq, awq, fp8-block, mxfp4 or nvfp4
     #[arg(long, value_name = "FORMAT")]
     pub quant: Option<String>,
     /// Do not train these, such as `embed_tokens` or `layers.0-7`
@@ -94,6 +94,11 @@ impl ModelArgs {
 }
 
 impl ReadingArgs {
+    /// Everything is trained, or nothing.
+    pub fn untuned(set: &[String], assume: Option<&str>) -> Self {
+        Self { set: set.to_vec(), assume: assume.map(str::to_owned), tuning: TuningArgs::default() }
+    }
+
     /// The model of this name, read so.
     pub fn of(&self, model: &str) -> ModelArgs {
         ModelArgs { model: model.to_owned(), reading: self.clone() }

@@ -214,7 +214,7 @@ impl<'a> Builder<'a> {
         values: impl FnOnce() -> Vec<f64>,
     ) -> Result<Tensor> {
         let tensor = self.runtime.tensor_with(shape, self.dtype, values)?.with_role(Role::Parameter);
-        self.keep(path, tensor.clone(), kind, false);
+        self.keep(path, tensor.clone(), shape, kind, false);
         Ok(tensor)
     }
 

@@ -317,6 +317,27 @@ mod tests {
         assert!(stated(&plain.unwrap()).is_none());
     }
 
+    /// What training packs weights in takes the bytes that the table says.
+    #[test]
+    fn packed_weights_agree() {
+        for packed in tensor::packed::FORMATS {
+            for shape in [[4096, 11_008], [256, 512]] {
+                let param = ParamInfo {
+                    name: String::new(),
+                    shape: shape.to_vec(),
+                    elements: shape.iter().product(),
+                    kind: ParamKind::Expert { experts: 1, top_k: 1 },
+                    tied: Vec::new(),
+                    trainable: false,
+                    packed_bytes: None,
+                };
+                let three = ParamInfo { shape: vec![1, shape[0], shape[1]], ..param };
+                let format = Format::find(packed.name).unwrap();
+                assert_eq!(format.bytes_of(&three), packed.bytes(shape[0], shape[1]), "{}", packed.name);
+            }
+        }
+    }
+
     /// One matrix of 4096 x 11008 in each format, by hand.
     #[test]
     fn bytes_of_a_matrix() {
@@ -327,6 +348,7 @@ mod tests {
             kind,
             tied: Vec::new(),
             trainable: true,
+            packed_bytes: None,
         };
         let n = 4096 * 11_008;
         let matrix = param(ParamKind::Matrix, &[4096, 11_008]);

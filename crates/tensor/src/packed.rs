@@ -135,7 +135,7 @@ pub const FORMATS: &[Format] = &[
         source: "Lin et al. 2023, arXiv:2306.00978; tensors qweight, qzeros, scales of AutoAWQ (gemm)",
     },
     Format {
-        name: "fp8",
+        name: "fp8-block",
         what: "E4M3 with an f32 for each square of 128 x 128",
         code: Code::E4m3,
         block: Block::Square(128),
@@ -465,7 +465,7 @@ mod tests {
             ("int8", 8.0 + 32.0 / 4096.0),
             ("gptq", 4.0 + 20.0 / 128.0 + 32.0 / 4096.0),
             ("awq", 4.0 + 20.0 / 128.0),
-            ("fp8", 8.0 + 32.0 / (128.0 * 128.0)),
+            ("fp8-block", 8.0 + 32.0 / (128.0 * 128.0)),
             ("mxfp4", 4.25),
             ("nvfp4", 4.5 + 32.0 / (4096.0 * 4096.0)),
         ] {

@@ -288,10 +288,7 @@ impl Train {
                 let name = checkpoint.path().display().to_string();
                 Model::from_text(name, "config.json", config.as_bytes(), &[], self.assume.as_deref())?
             }
-            (None, Some(model)) => {
-                let (set, assume) = (self.set.clone(), self.assume.clone());
-                ReadingArgs { set, assume, ..ReadingArgs::default() }.of(model).load()?
-            }
+            (None, Some(model)) => ReadingArgs::untuned(&self.set, self.assume.as_deref()).of(model).load()?,
             (None, None) => {
                 let vocabulary = ids.unwrap_or(256);
                 let mut set = vec![("vocab_size".to_owned(), vocabulary.to_string())];

@@ -4,7 +4,7 @@ use super::common::{FAMILY, Sizes};
 use crate::config::Reader;
 use crate::spec::{
     Activation, EmbeddingSpec, HeadSpec, LayerSpec, MapSpec, ModelNames, ModelSpec, NamedNorm, NormSpec, Piece,
-    Sequence, Task,
+    Sequence, Task, Tuning,
 };
 use std::rc::Rc;
 
@@ -107,6 +107,7 @@ pub fn model(s: &Sizes, embedding: EmbeddingSpec, layers: Vec<Rc<LayerSpec>>) ->
         has_sdpa: true,
         buffers: Vec::new(),
         not_modelled: Vec::new(),
+        tuning: Tuning::default(),
     }
 }
 
