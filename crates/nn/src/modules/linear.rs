@@ -4,7 +4,7 @@ use super::{Adapter, Packed};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::LinearSpec;
-use tensor::{Result, Tensor};
+use tensor::{DType, Result, Tensor};
 
 /// `x Wᵀ + b`, and what an adapter adds to it.
 #[derive(Clone, Debug)]
@@ -46,9 +46,12 @@ impl Linear {
         Ok(Self { name: spec.name, weight, adapter, bias, transposed: spec.transposed, loose: spec.loose })
     }
 
-    /// The weight.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
+    /// dtype of the weight; none of one that is packed.
+    pub fn dtype(&self) -> Option<DType> {
+        match &self.weight {
+            Weight::Whole(weight) => Some(weight.dtype()),
+            Weight::Packed(_) => None,
+        }
     }
 
     /// `rows.. in -> rows.. out`

@@ -107,7 +107,10 @@ impl Mlp {
                 gated(self.act, &halves[0], &halves[1])?
             }
         };
-        let inner = if self.widened && f.profile.is_hf() { inner.to_dtype(self.down.weight().dtype())? } else { inner };
+        let inner = match self.down.dtype().filter(|_| self.widened && f.profile.is_hf()) {
+            Some(dtype) => inner.to_dtype(dtype)?,
+            None => inner,
+        };
         match &self.norm {
             Some(norm) => self.down.forward(f, &norm.forward(f, &inner)?),
             None => self.down.forward(f, &inner),
