@@ -8,7 +8,9 @@ mod moe;
 mod parts;
 mod tuning;
 
-pub use mixers::{ConvSpec, GateOrder, GatedNormSpec, Mamba2Spec, MambaNorms, MambaSpec, ParallelSpec};
+pub use mixers::{
+    ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, Mamba2Spec, MambaNorms, MambaSpec, ParallelSpec,
+};
 pub use moe::{
     Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
 };
@@ -264,6 +266,8 @@ pub enum Mixer {
     Mamba(Box<MambaSpec>),
     /// A state space with one decay per head.
     Mamba2(Box<Mamba2Spec>),
+    /// A gated delta network.
+    Delta(Box<DeltaSpec>),
     /// Attention and a state space on one input.
     Parallel(Box<ParallelSpec>),
     /// Nothing: the block is a feed-forward part alone.
@@ -290,6 +294,12 @@ impl From<AttentionSpec> for Mixer {
 impl From<MambaSpec> for Mixer {
     fn from(spec: MambaSpec) -> Self {
         Self::Mamba(Box::new(spec))
+    }
+}
+
+impl From<DeltaSpec> for Mixer {
+    fn from(spec: DeltaSpec) -> Self {
+        Self::Delta(Box::new(spec))
     }
 }
 
@@ -410,6 +420,9 @@ pub struct AttentionSpec {
     pub out: LinearSpec,
     /// Map from the module's input whose sigmoid the mixed values are multiplied with (`AFMoE`).
     pub gate: Option<LinearSpec>,
+    /// Whether the map of the queries makes a gate beside each head's, whose sigmoid the mixed values are multiplied with
+    /// (Qwen3-Next).
+    pub query_gate: bool,
     /// Norm of the mixed values of all heads before the output projection (`BitNet`).
     pub out_norm: Option<NamedNorm>,
     /// Norms on queries and keys.
@@ -758,6 +771,8 @@ pub enum MlpInput {
 pub enum Activation {
     /// x σ(x)
     Silu,
+    /// σ(x)
+    Sigmoid,
     /// Exact GELU.
     Gelu,
     /// GELU by tanh, one kernel.
@@ -783,6 +798,7 @@ impl Activation {
     pub fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "silu" | "swish" => Self::Silu,
+            "sigmoid" => Self::Sigmoid,
             "gelu" => Self::Gelu,
             "gelu_pytorch_tanh" | "gelu_tanh" => Self::GeluTanh,
             "gelu_new" | "gelu_fast" => Self::GeluNew,

@@ -40,7 +40,7 @@ struct Defaults {
 
 /// Sizes of latent attention if the file does not say.
 pub(super) struct Latent {
-    pub q_rank: u64,
+    pub q_rank: Option<u64>,
     pub kv_rank: u64,
     pub nope_dim: u64,
     pub rope_dim: u64,
@@ -49,7 +49,7 @@ pub(super) struct Latent {
 }
 
 const V3: Defaults = Defaults {
-    latent: Latent { q_rank: 1536, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128, eps: 1e-6 },
+    latent: Latent { q_rank: Some(1536), kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128, eps: 1e-6 },
     experts: 256,
     top_k: 8,
     shared: 1,
@@ -66,7 +66,10 @@ pub(super) fn base(r: &mut Reader<'_>, defaults: &Latent) -> Base {
     let act = activation(r, "hidden_act", "silu");
     let norm = rms(r.float_or("rms_norm_eps", defaults.eps, FREE));
     let latent = LatentSpec {
-        q_rank: size_or_off(r, "q_lora_rank", defaults.q_rank),
+        q_rank: match defaults.q_rank {
+            Some(rank) => size_or_off(r, "q_lora_rank", rank),
+            None => r.opt_size("q_lora_rank"),
+        },
         kv_rank: r.size_or("kv_lora_rank", defaults.kv_rank, FAMILY),
         nope_dim: r.size_or("qk_nope_head_dim", defaults.nope_dim, FAMILY),
         rope_dim: r.size_or("qk_rope_head_dim", defaults.rope_dim, FAMILY),
@@ -203,7 +206,7 @@ pub(super) fn read_v32(r: &mut Reader<'_>) -> ModelSpec {
 /// GLM-5: an indexer in every layer, or in those that `indexer_types` or a schedule names.
 pub(super) fn read_glm_dsa(r: &mut Reader<'_>) -> ModelSpec {
     let defaults = Defaults {
-        latent: Latent { q_rank: 2048, nope_dim: 192, value_dim: 256, eps: 1e-5, ..V3.latent },
+        latent: Latent { q_rank: Some(2048), nope_dim: 192, value_dim: 256, eps: 1e-5, ..V3.latent },
         groups: 1,
         kept_groups: 1,
         ..V3
@@ -268,7 +271,7 @@ fn index(model: &mut ModelSpec, spec: &IndexerSpec, full: impl Fn(u64) -> bool) 
 
 pub(super) fn read_glm4_lite(r: &mut Reader<'_>) -> ModelSpec {
     let defaults = Defaults {
-        latent: Latent { q_rank: 768, nope_dim: 192, value_dim: 256, eps: 1e-5, ..V3.latent },
+        latent: Latent { q_rank: Some(768), nope_dim: 192, value_dim: 256, eps: 1e-5, ..V3.latent },
         experts: 64,
         top_k: 4,
         f: 1536,

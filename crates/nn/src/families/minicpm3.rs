@@ -9,7 +9,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     // Heads of values are as wide as an equal part of the stream where the file does not say.
     let (h, a) = (r.size("hidden_size"), r.size("num_attention_heads"));
     let value_dim = (h / a.max(1)).max(1);
-    let mut base = base(r, &Latent { q_rank: 768, kv_rank: 256, nope_dim: 64, rope_dim: 32, value_dim, eps: 1e-5 });
+    let mut base =
+        base(r, &Latent { q_rank: Some(768), kv_rank: 256, nope_dim: 64, rope_dim: 32, value_dim, eps: 1e-5 });
     base.attention.rotary =
         base.attention.rotary.map(|rotary| RotarySpec { interleaved: false, form: RotaryForm::RotateHalf, ..rotary });
     let mlp_bias = r.flag("mlp_bias", false);

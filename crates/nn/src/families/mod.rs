@@ -40,6 +40,7 @@ mod granitemoe;
 mod helium;
 mod hunyuan;
 mod hy_v3;
+mod kimi_linear;
 mod llama;
 mod llama4;
 mod mamba;
@@ -56,6 +57,7 @@ mod nemotron;
 mod nemotron_h;
 mod olmo;
 mod olmo2;
+mod olmo_hybrid;
 mod olmoe;
 mod openai_gpt;
 mod opt;
@@ -65,6 +67,7 @@ mod phi3;
 mod phimoe;
 mod qwen2;
 mod qwen3;
+mod qwen3_next;
 mod qwen_moe;
 mod seed_oss;
 mod smollm3;
@@ -89,6 +92,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("bart", bart::read),
     ("bert", bert::read),
     ("bamba", bamba::read),
+    ("bert", bert::read),
     ("biogpt", biogpt::read),
     ("bitnet", bitnet::read),
     ("blenderbot", bart::read_blenderbot),
@@ -138,6 +142,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("hy_v3", hy_v3::read),
     ("internlm3", llama::read_internlm3),
     ("kimi_k2", deepseek::read_v3),
+    ("kimi_linear", kimi_linear::read),
     ("llama", llama::read),
     ("llama4_text", llama4::read),
     ("mamba", mamba::read),
@@ -161,6 +166,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("olmo", olmo::read),
     ("olmo2", olmo2::read),
     ("olmo3", olmo2::read_olmo3),
+    ("olmo_hybrid", olmo_hybrid::read),
     ("olmoe", olmoe::read),
     ("openai-gpt", openai_gpt::read),
     ("opt", opt::read),
@@ -173,7 +179,12 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen2", qwen2::read),
     ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
+    ("qwen3_5", qwen3_next::read_dense),
+    ("qwen3_5_moe", qwen3_next::read_moe),
+    ("qwen3_5_moe_text", qwen3_next::read_moe),
+    ("qwen3_5_text", qwen3_next::read_dense),
     ("qwen3_moe", qwen_moe::read_qwen3),
+    ("qwen3_next", qwen3_next::read),
     ("roberta", bert::read_roberta),
     ("seed_oss", seed_oss::read),
     ("smollm3", smollm3::read),

@@ -59,7 +59,7 @@ impl Attention {
         let fan_in = Init::FanIn(h);
         let maps = match &spec.projection {
             Projection::Separate { q, k: key, v } => Maps::Separate(Box::new([
-                Linear::new(b, q, h, a * d, fan_in)?,
+                Linear::new(b, q, h, if spec.query_gate { 2 * a * d } else { a * d }, fan_in)?,
                 Linear::new(b, key, from, k * d, Init::FanIn(from))?,
                 Linear::new(b, v, from, k * dv, Init::FanIn(from))?,
             ])),
@@ -109,11 +109,12 @@ impl Attention {
     /// `b s h -> b s h`, `b a s s`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let mut held = Vec::new();
+        let mut query_gate = None;
         let (q, k, v) = match &self.maps {
             Maps::Separate(maps) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => {
                 self.gptj(f, x, maps, &mut held)?
             }
-            Maps::Separate(maps) => self.separate(f, x, maps)?,
+            Maps::Separate(maps) => self.separate(f, x, maps, &mut query_gate)?,
             Maps::Fused(qkv, FusedOrder::Parts(parts)) if f.profile.is_hf() => {
                 let (q, k, v) = self.parts(&qkv.forward(f, x)?, *parts)?;
                 self.turned_gptj(f, x, (q, k, v.transpose(1, 2)?), &mut held)?
@@ -138,7 +139,7 @@ impl Attention {
             _ => (q, k),
         };
         let (q, k) = if self.spec.qk_norm_place == QkNormPlace::Rotated { self.normed(f, q, k)? } else { (q, k) };
-        let gate = self.gate.as_ref().map(|gate| gate.forward(f, x)).transpose()?;
+        let gate = self.gate.as_ref().map(|gate| gate.forward(f, x)).transpose()?.or(query_gate);
         if f.profile.is_hf() {
             // Local names of the reference until its function returns.
             held.extend([q.clone(), k.clone(), v.clone()]);
@@ -183,7 +184,13 @@ impl Attention {
     }
 
     /// Three maps, each cut into heads; norms where the family puts them.
-    fn separate(&self, f: &Forward, x: &Tensor, [q_map, k, v]: &[Linear; 3]) -> Result<Heads> {
+    fn separate(
+        &self,
+        f: &Forward,
+        x: &Tensor,
+        [q_map, k, v]: &[Linear; 3],
+        gate: &mut Option<Tensor>,
+    ) -> Result<Heads> {
         let spec = &self.spec;
         let (b, s) = (x.size(0), x.size(1));
         let place = spec.qk_norm_place;
@@ -202,7 +209,14 @@ impl Attention {
             normed(t, norm.filter(|_| !full))
         };
         let (q_norm, k_norm) = (self.q_norm.as_ref(), self.k_norm.as_ref());
-        let mut q = project(q_map, spec.heads, spec.head_dim, q_norm)?;
+        let mut q = if spec.query_gate {
+            let (a, d) = (spec.heads, spec.head_dim);
+            let both = q_map.forward(f, x)?.view(&[b, s, a, 2 * d])?.split(&[d, d], -1)?;
+            *gate = Some(both[1].reshape(&[b, s, a * d])?);
+            normed(both[0].clone(), q_norm.filter(|_| place == QkNormPlace::Projection))?
+        } else {
+            project(q_map, spec.heads, spec.head_dim, q_norm)?
+        };
         if f.profile.is_hf() && spec.steps == AttentionSteps::ScaledQueries {
             q = q.mul_scalar(spec.scale)?;
         }

@@ -1,6 +1,6 @@
 //! One block: attention, or what else mixes positions, and feed-forward joined by norms and residuals.
 
-use super::{Attention, Mamba, Mamba2, Mlp, Moe, Norm, Parallel};
+use super::{Attention, Delta, Mamba, Mamba2, Mlp, Moe, Norm, Parallel};
 use crate::context::{Forward, Profile};
 use crate::param::Builder;
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
@@ -34,6 +34,7 @@ enum Mixer {
     Attention(Box<Attention>),
     Mamba(Box<Mamba>),
     Mamba2(Box<Mamba2>),
+    Delta(Box<Delta>),
     Parallel(Box<Parallel>),
     None,
 }
@@ -282,6 +283,7 @@ impl Mixer {
             }
             MixerSpec::Mamba(spec) => Self::Mamba(Box::new(Mamba::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Mamba2(spec) => Self::Mamba2(Box::new(Mamba2::new(b, &Rc::new((**spec).clone()), h, layers)?)),
+            MixerSpec::Delta(spec) => Self::Delta(Box::new(Delta::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Parallel(spec) => Self::Parallel(Box::new(Parallel::new(b, spec, h, layers)?)),
             MixerSpec::None => Self::None,
         })
@@ -297,6 +299,7 @@ impl Mixer {
             Self::Attention(attention) => attention.forward(f, x),
             Self::Mamba(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Mamba2(mamba) => Ok((mamba.forward(f, x)?, None)),
+            Self::Delta(delta) => Ok((delta.forward(f, x)?, None)),
             Self::Parallel(both) => both.forward(f, x),
             Self::None => Err(NO_PART),
         }

@@ -54,6 +54,7 @@ pub fn repeat_kv(x: &Tensor, n: u64) -> Result<Tensor> {
 pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
     match act {
         Activation::Silu => x.silu(),
+        Activation::Sigmoid => x.sigmoid(),
         Activation::Gelu => x.gelu(),
         Activation::GeluTanh => x.gelu_tanh(),
         Activation::GeluNew if !f.profile.is_hf() => x.gelu_tanh(),

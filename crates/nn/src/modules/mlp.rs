@@ -171,6 +171,7 @@ pub(crate) fn gated(act: Activation, gate: &Tensor, up: &Tensor) -> Result<Tenso
         Activation::Relu => Act::Relu,
         Activation::QuickGelu => return gate.mul(&gate.mul_scalar(1.702)?.sigmoid()?)?.mul(up),
         Activation::Tanh => return gate.tanh()?.mul(up),
+        Activation::Sigmoid => return gate.sigmoid()?.mul(up),
         Activation::Relu2 => return gate.relu()?.pow_scalar(2.0)?.mul(up),
         Activation::Xielu => return Err(NO_SLOPES),
     };

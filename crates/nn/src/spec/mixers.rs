@@ -1,6 +1,6 @@
 //! What mixes positions other than attention, as data.
 
-use super::{Activation, NormSpec};
+use super::{Activation, LinearSpec, NormSpec};
 
 /// A convolution over time with one causal filter per channel.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,4 +126,44 @@ pub struct ParallelSpec {
     pub mamba: Mamba2Spec,
     /// What the output of the state space is multiplied with.
     pub mamba_scale: f64,
+}
+
+/// Linear attention whose state forgets by a gate and is corrected by the delta rule.
+///
+/// Source: Yang et al. 2024, arXiv 2412.06464; with a decay for every channel, Kimi Team 2025, arXiv 2510.26692.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaSpec {
+    /// How everything is made from the stream.
+    pub maps: DeltaMaps,
+    /// Heads of queries and keys.
+    pub key_heads: u64,
+    /// Heads of values, a multiple.
+    pub value_heads: u64,
+    /// Width of queries and keys.
+    pub key_dim: u64,
+    /// Width of values.
+    pub value_dim: u64,
+    /// Convolution over queries, keys and values.
+    pub conv: ConvSpec,
+    /// What the strength of a correction, between 0 and 1, is multiplied with.
+    pub beta_scale: Option<f64>,
+    /// Norm of what is read, with its gate.
+    pub norm: GatedNormSpec,
+    /// Output map.
+    pub out: LinearSpec,
+    /// Positions of a chunk.
+    pub chunk: u64,
+}
+
+/// How queries, keys, values, gates and decays are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaMaps {
+    /// `in_proj_qkvz` and `in_proj_ba`, cut per key head (Qwen3-Next).
+    Fused,
+    /// `in_proj_qkv`, `in_proj_z`, `in_proj_b`, `in_proj_a` (Qwen3.5).
+    Parts,
+    /// `q_proj`, `k_proj`, `v_proj`, `a_proj`, `b_proj`, `g_proj` (OLMo Hybrid).
+    Separate,
+    /// The same, but decays for every channel and gates through narrow maps (Kimi Linear).
+    PerChannel,
 }

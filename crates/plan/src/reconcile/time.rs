@@ -45,7 +45,12 @@ impl Class {
             | Op::DepthwiseConv1d(_)
             | Op::DepthwiseConv1dInput(_)
             | Op::DepthwiseConv1dWeight(_)
-            | Op::PackedLinear(_) => Self::Products,
+            | Op::PackedLinear(_)
+            | Op::ChunkScan(_)
+            | Op::ChunkScanBackward(_)
+            | Op::SolveTriangular(_)
+            | Op::LowerInverse(_)
+            | Op::LowerInverseBackward(_) => Self::Products,
             Op::Attention(_) | Op::AttentionBackward(_) => Self::Attention,
             Op::Softmax(_)
             | Op::SoftmaxBackward(_)
@@ -64,6 +69,8 @@ impl Class {
             | Op::Cumsum(_)
             | Op::LinearScan(_)
             | Op::LinearScanBackward(_)
+            | Op::DecayedScores(_)
+            | Op::DecayedScoresBackward(_)
             | Op::TopK(_)
             | Op::ArgSort(_)
             | Op::BinCount(_) => Self::Reductions,

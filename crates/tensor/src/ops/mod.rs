@@ -320,6 +320,14 @@ ops! {
     // --- recurrences
     /// A decay for every element.
     linear_scan { LinearScan, LinearScanBackward }
+    /// States of linear attention, chunk by chunk.
+    chunk_scan { ChunkScan, ChunkScanBackward }
+    /// Scores with a decay for every channel.
+    decayed_scores { DecayedScores, DecayedScoresBackward }
+    /// Triangular systems of equations.
+    solve_triangular { SolveTriangular }
+    /// Inverses of triangular matrices.
+    lower_inverse { LowerInverse, LowerInverseBackward }
     // --- attention and losses
     /// Fused attention.
     attention { Attention, AttentionBackward }
