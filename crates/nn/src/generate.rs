@@ -78,10 +78,15 @@ impl<'a> Generator<'a> {
     /// Reads tokens; gives the logits of the one that follows.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no tokens, more than there is room for, or ids beyond the vocabulary.
+    /// [`Error::Argument`] for a model that continues no text from keys and values alone, for no tokens, more than there is room for, or ids beyond the vocabulary.
     pub fn read(&mut self, tokens: &[u64]) -> Result<Vec<f64>> {
         if tokens.is_empty() {
             return Err(Error::Argument { op: "generate", what: "at least one token is needed to go on from".into() });
+        }
+        if !self.model.spec().continues_from_keys() {
+            let what =
+                "the model continues no text from keys and values alone: it predicts no next token, or has states";
+            return Err(Error::Argument { op: "generate", what: what.into() });
         }
         let rt = self.model.params()[0].tensor.runtime().clone();
         let new = tokens.len() as u64;

@@ -3,7 +3,7 @@
 use crate::context::Forward;
 use crate::modules::{Embedding, Linear, Sequence, Stack};
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{AttentionSteps, LinearSpec, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task};
+use crate::spec::{AttentionSteps, LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task};
 use std::rc::Rc;
 use tensor::{DType, Result, Runtime, Tensor};
 
@@ -290,5 +290,11 @@ impl ModelSpec {
     /// Whether it is a language model whose every position predicts the next token of the same text.
     pub fn predicts_next_token(&self) -> bool {
         self.task == Task::NextToken && self.encoder.is_none() && self.signal().is_none()
+    }
+
+    /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
+    pub fn continues_from_keys(&self) -> bool {
+        let kept = |layer: &Rc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);
+        self.predicts_next_token() && self.layers.iter().all(kept)
     }
 }

@@ -177,11 +177,10 @@ impl Request<'_> {
     /// A model that does not say one token after another.
     fn check_direction(&self) -> Option<Diagnostic> {
         let What::Model(model) = &self.what else { return None };
-        let both = model.spec.layers.iter().any(|layer| layer.attention().is_some_and(|attention| !attention.causal));
-        both.then(|| {
-            Diagnostic::error("T0466", format!("`{}` sees later positions too: it generates no text", model.name))
-                .why("keys and values of the tokens before are of use only where no token sees those behind it")
-                .help("napkin flops says what reading a text costs")
+        (!model.spec.predicts_next_token()).then(|| {
+            Diagnostic::error("T0466", format!("`{}` continues no text", model.name))
+                .why("what is kept of the tokens before is of use where each token is made from those before it alone")
+                .help(format!("napkin flops {} says what reading a text costs", model.name))
         })
     }
 
