@@ -241,9 +241,12 @@ impl StepArgs {
         };
         let longest = model.and_then(|model| model.spec.max_positions).unwrap_or(4096).min(4096);
         let precision = self.precision.as_deref();
+        let given = number(read, "--seq-len", &self.seq_len, longest);
+        // The positions of an image or a sound are those of its size.
+        let positions = model.and_then(|model| model.spec.signal()).map(nn::spec::SignalSpec::positions);
         StepOptions {
             batch: number(read, "--batch", &self.batch, 1),
-            seq_len: number(read, "--seq-len", &self.seq_len, longest),
+            seq_len: positions.unwrap_or(given),
             profile,
             precision: word::<Precision>(read, "--precision", precision).unwrap_or(Precision::Bf16Mixed),
             optimizer: OptimizerKind { kind: optimizer.0, implementation },

@@ -122,6 +122,9 @@ impl Model {
                 b.buffer(buffer.name, &buffer.shape, buffer.dtype.unwrap_or(dtype))?;
             }
         }
+        for (name, shape) in &spec.unused {
+            b.param(name, shape, ParamKind::Vector, Init::TruncatedNormal(0.02))?;
+        }
         drop(body);
 
         let pooler = Sequence::new(&b, &spec.pooler)?;

@@ -15,8 +15,8 @@ pub use moe::{
     Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
 };
 pub use parts::{
-    BiasSource, CrossSpec, MapSpec, Piece, RelativeSpec, Sequence, SharedTable, SignalSpec, SourceSpec, StackSpec,
-    Task, TowerSpec, TypeTable,
+    BiasSource, Conv1dSpec, CrossSpec, LeadingSpec, MapSpec, Piece, PoolSpec, RelativeSpec, Sequence, SharedTable,
+    SignalSpec, SourceSpec, StackSpec, Task, TowerSpec, TypeTable,
 };
 use std::rc::Rc;
 use tensor::DType;
@@ -43,6 +43,8 @@ pub struct ModelSpec {
     pub towers: Vec<TowerSpec>,
     /// Norm before the head.
     pub final_norm: Option<NormSpec>,
+    /// Parameters that no loss reads, by name in the body and shape.
+    pub unused: Vec<(&'static str, Vec<u64>)>,
     /// What is computed from the hidden states beside what training needs: the pooler of BERT.
     pub pooler: Sequence,
     /// What the outputs are held against.

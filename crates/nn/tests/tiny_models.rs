@@ -10,7 +10,7 @@ use napkin_nn::loss::{self, Labels};
 use napkin_nn::optim::{Hyper, Implementation, Kind, Optimizer, OptimizerKind};
 use napkin_nn::spec::Task;
 use napkin_nn::step::{self, Precision, StepOptions, Until};
-use napkin_nn::{Forward, Model, ModelSpec, Profile, Recompute};
+use napkin_nn::{Forward, Model, ModelSpec, Param, Profile, Recompute};
 use std::path::PathBuf;
 use tensor::meter::{MemoryChange, OpEvent, Role};
 use tensor::ops::create::{Create, Fill};
@@ -226,7 +226,11 @@ impl Bench {
         };
         // An indexer chooses keys without gradients.
         let learns = |name: &str| !name.contains(".indexer.");
-        let trained = self.model.params().iter().filter(|p| p.trainable && learns(&p.name));
+        // What no loss reads has none either: poolers, and parameters that stand in for masked positions.
+        let spec = self.model.spec();
+        let unread = !spec.pooler.is_empty() || !spec.unused.is_empty();
+        let read = |p: &Param| !unread || p.tensor.grad().is_some();
+        let trained = self.model.params().iter().filter(|p| p.trainable && learns(&p.name) && read(p));
         trained.map(|p| (p.name.clone(), gradient(&p.tensor, &p.name))).collect()
     }
 }

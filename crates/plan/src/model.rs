@@ -3,7 +3,7 @@
 use nn::config::{Config, Resolved};
 use nn::families;
 use nn::fp8;
-use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection};
+use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection, SourceSpec};
 use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::ops::Range;
 use std::rc::Rc;
@@ -106,16 +106,35 @@ impl Model {
 
     /// What the reader of the config assumed because a key was absent or null.
     pub fn assumptions(&self) -> Vec<Assumption> {
-        self.resolved
-            .assumptions
-            .iter()
-            .map(|a| {
-                let value = Cell::Text(a.value.clone());
-                Assumption::new("config", a.key.clone(), value, Origin::Default)
-                    .why(format!("not in the config: {}", a.why))
-            })
-            .chain(self.tuning_assumptions())
-            .collect()
+        let read = self.resolved.assumptions.iter().map(|a| {
+            let value = Cell::Text(a.value.clone());
+            Assumption::new("config", a.key.clone(), value, Origin::Default)
+                .why(format!("not in the config: {}", a.why))
+        });
+        read.chain(self.input_assumptions()).chain(self.tuning_assumptions()).collect()
+    }
+
+    /// What a model reads that reads more than one text.
+    fn input_assumptions(&self) -> Vec<Assumption> {
+        let input = |key: &'static str, value: String, why: &'static str| {
+            Assumption::new(key, key, Cell::Text(value), Origin::Default).why(why)
+        };
+        match (self.spec.source(), &self.spec.encoder) {
+            (SourceSpec::Signal(signal), None) => {
+                vec![input("input", signal.what.clone(), "one for each of the batch; --seq-len is its positions")]
+            }
+            (SourceSpec::Signal(signal), Some(_)) => {
+                vec![input(
+                    "input",
+                    signal.what.clone(),
+                    "what the encoder reads; --seq-len is the text of the decoder",
+                )]
+            }
+            (SourceSpec::Tokens, Some(_)) => {
+                vec![input("encoder", "seq_len".to_owned(), "encoder and decoder read --seq-len tokens each")]
+            }
+            (SourceSpec::Tokens, None) => Vec::new(),
+        }
     }
 
     /// What it is, for programs.
@@ -133,6 +152,22 @@ impl Model {
             .with("intermediate_size", inner)
             .with("vocab_size", self.spec.vocab_size)
             .with("tuning", self.tuning_inputs())
+    }
+
+    /// Refuses what only a language model does: go on with a text, or train on plain tokens.
+    ///
+    /// # Errors
+    /// `T0312` for an encoder, an encoder with a decoder, or a model of images or sounds.
+    pub fn require_language_model(&self, doing: &str) -> Result<(), Diagnostics> {
+        if self.spec.predicts_next_token() {
+            return Ok(());
+        }
+        let message =
+            format!("{doing}: `{}` is no model whose every position predicts the next token", self.spec.family);
+        Err(Diagnostic::error("T0312", message)
+            .why("an encoder, an encoder with a decoder, or a model of images or sounds reads something else")
+            .help("params, flops, ledger, plan and time answer for it")
+            .into())
     }
 
     /// Traces training steps of it.
@@ -317,7 +352,8 @@ pub fn kv_bytes(spec: &ModelSpec, tokens: u64, bytes: u64) -> u128 {
 
 /// Elements that one block keeps of a token: none where positions are mixed by other means than attention.
 fn kv_elements(layer: &LayerSpec) -> u64 {
-    let Some(attention) = layer.attention() else { return 0 };
+    // Attention in both directions reads a text once and keeps nothing.
+    let Some(attention) = layer.attention().filter(|attention| attention.causal) else { return 0 };
     match &attention.projection {
         Projection::Latent(latent) => latent.kv_rank + latent.rope_dim,
         _ => attention.kv_heads * (attention.head_dim + attention.value_dim),

@@ -157,6 +157,7 @@ impl Infer {
                         read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
                     }
                 }
+                read.take_all(model.require_language_model("infer"));
                 Some(Subject::Model(Box::new(model)))
             }
             // A family that is not known still says what its heads keep.

@@ -183,6 +183,7 @@ impl Train {
         let weights = self.from.as_deref().map(checkpoint::at).transpose()?;
         let (train, validation, val_fraction) = self.data(from.as_ref())?;
         let model = self.read_model(from.as_ref().or(weights.as_ref()), train.file())?;
+        model.require_language_model("train")?;
         let vocabulary = model.spec.vocab_size;
         let (train, validation) =
             (train.with_vocab_size(vocabulary), validation.map(|span| span.with_vocab_size(vocabulary)));

@@ -50,6 +50,9 @@ pub const MAX_BYTES: usize = 16 << 20;
 /// Where the language model's keys may live inside a configuration of several models, in this order.
 const SUB_CONFIGS: &[&str] = &["text_config", "llm_config", "language_config", "thinker_config"];
 
+/// Models of several parts none of which is a language model: they are read from the root.
+const WHOLE: &[&str] = &["clip", "siglip"];
+
 /// Keys one of which a sub-configuration must have to be taken for a model.
 const MODEL_KEYS: &[&str] =
     &["model_type", "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers", "vocab_size"];
@@ -118,6 +121,9 @@ impl Config {
 
     /// Descends to the language model's own object and says so.
     fn choose_part(&mut self, problems: &mut Vec<Diagnostic>) {
+        if self.wrapper_model_type().is_some_and(|name| WHOLE.contains(&name)) {
+            return;
+        }
         let mut here = &self.root;
         let mut pointer = String::new();
         while self.path.len() < 4 {
@@ -150,6 +156,19 @@ impl Config {
                 .at(self.location(here.span, &pointer))
                 .effect(left_out),
         );
+    }
+
+    /// The sub-configuration `key` of the root as a configuration of its own; an empty object if there is none.
+    #[must_use]
+    pub fn part(&self, key: &'static str) -> Self {
+        let mut part = self.clone();
+        part.path = vec![key];
+        part.not_counted.clear();
+        if !part.root.get(key).is_some_and(Value::is_object) {
+            part.root = Value { kind: json::Kind::Object(Vec::new()), span: self.root.span };
+            part.path.clear();
+        }
+        part
     }
 
     /// Name of the file, as given.

@@ -235,6 +235,21 @@ impl<'a> Reader<'a> {
         self.assumptions.push(Assumption { key: key.to_owned(), value, why: why.to_owned(), flag });
     }
 
+    /// Takes over what a reader of the sub-configuration `key` has collected.
+    pub fn absorb(&mut self, key: &str, mut part: Reader<'_>) {
+        let config = part.config;
+        part.unread(config.effective(), "", &config.effective_pointer());
+        self.errors += part.errors;
+        self.warnings += part.warnings;
+        self.problems.extend(part.problems);
+        self.assumptions.extend(part.assumptions.into_iter().map(|one| {
+            let key = format!("{key}.{}", one.key);
+            let flag = format!("--set {key}={}", one.value);
+            Assumption { key, flag, ..one }
+        }));
+        self.known(&[key]);
+    }
+
     /// Whether an error was recorded so far.
     pub fn failed(&self) -> bool {
         self.errors > 0

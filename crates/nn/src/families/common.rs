@@ -349,6 +349,7 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: 
         encoder: None,
         towers: Vec::new(),
         final_norm: Some(norm),
+        unused: Vec::new(),
         pooler: Vec::new(),
         task: Task::NextToken,
         head: HeadSpec { tied, ..HeadSpec::default() },

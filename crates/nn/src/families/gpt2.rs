@@ -89,6 +89,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         encoder: None,
         towers: Vec::new(),
         final_norm: Some(norm),
+        unused: Vec::new(),
         pooler: Vec::new(),
         task: Task::NextToken,
         head: HeadSpec { tied, ..HeadSpec::default() },

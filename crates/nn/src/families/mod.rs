@@ -76,6 +76,10 @@ mod starcoder2;
 mod t5;
 mod tasks;
 
+mod vision;
+mod wav2vec2;
+mod whisper;
+
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
 use crate::spec::ModelSpec;
 use units::{Diagnostic, Diagnostics, Location};
@@ -99,6 +103,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("blenderbot-small", bart::read_blenderbot_small),
     ("bloom", bloom::read),
     ("camembert", bert::read_roberta),
+    ("clip_text_model", vision::read_clip_text),
+    ("clip_vision_model", vision::read_clip_vision),
     ("codegen", codegen::read),
     ("cohere", cohere::read),
     ("cohere2", cohere::read_cohere2),
@@ -187,11 +193,17 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen3_next", qwen3_next::read),
     ("roberta", bert::read_roberta),
     ("seed_oss", seed_oss::read),
+    ("siglip", vision::read_siglip),
+    ("siglip_text_model", vision::read_siglip_text),
+    ("siglip_vision_model", vision::read_siglip_vision),
     ("smollm3", smollm3::read),
     ("stablelm", stablelm::read),
     ("starcoder2", starcoder2::read),
     ("t5", t5::read),
     ("vaultgemma", gemma2::read_vaultgemma),
+    ("vit", vision::read_vit),
+    ("wav2vec2", wav2vec2::read),
+    ("whisper", whisper::read),
     ("xglm", biogpt::read_xglm),
     ("xlm-roberta", bert::read_roberta),
 ];

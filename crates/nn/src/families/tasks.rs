@@ -99,6 +99,7 @@ pub fn model(s: &Sizes, embedding: EmbeddingSpec, layers: Vec<Rc<LayerSpec>>) ->
         encoder: None,
         towers: Vec::new(),
         final_norm: None,
+        unused: Vec::new(),
         pooler: Vec::new(),
         task: Task::Outputs,
         head: HeadSpec { absent: true, ..HeadSpec::default() },

@@ -19,6 +19,8 @@ pub struct Embedding {
     positions: Option<Tensor>,
     project_in: Option<Linear>,
     norm: Option<Norm>,
+    /// dtype of the parameters, which numbers are brought to.
+    dtype: DType,
 }
 
 impl Embedding {
@@ -49,8 +51,13 @@ impl Embedding {
             SourceSpec::Tokens => own = Some(named(names.embed, v, width)?),
             SourceSpec::Signal(numbers) => {
                 signal = Sequence::new(b, &numbers.pieces)?;
-                for name in &numbers.leading {
-                    leading.push(b.param(name, &[1, 1, h], ParamKind::Embedding, std)?);
+                for one in &numbers.leading {
+                    // Only what has rows counts as a table.
+                    leading.push(if one.flat {
+                        b.param(one.name, &[h], ParamKind::Vector, std)?
+                    } else {
+                        b.param(one.name, &[1, 1, h], ParamKind::Embedding, std)?
+                    });
                 }
             }
         }
@@ -68,12 +75,16 @@ impl Embedding {
             Some(norm) => Some(Norm::new(b, names.embed_norm, norm, &[inner])?),
         };
         let (spec, name) = (Rc::new(spec.clone()), names.embed);
-        Ok(Self { spec, name, table: own, signal, leading, types, positions, project_in, norm })
+        Ok(Self { spec, name, table: own, signal, leading, types, positions, project_in, norm, dtype: b.dtype() })
     }
 
     /// The token table.
     pub fn table(&self) -> Option<&Tensor> {
         self.table.as_ref()
+    }
+
+    fn graded(&self) -> bool {
+        matches!(&self.spec.source, SourceSpec::Signal(signal) if signal.graded)
     }
 
     /// The embedded input, and what the reference names beside it to the end of the body.
@@ -92,7 +103,8 @@ impl Embedding {
                 let _scope = f.runtime.scope(self.name);
                 table.embedding(input)?
             }
-            None => input.clone(),
+            None if self.graded() && f.profile.is_hf() => input.detach().require_grad()?.to_dtype(self.dtype)?,
+            None => input.to_dtype(self.dtype)?,
         };
         if let Some(compute) = f.compute {
             x = x.to_dtype(compute)?;

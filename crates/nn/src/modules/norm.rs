@@ -76,6 +76,21 @@ impl Norm {
         f.compute.or_else(|| self.weight.as_ref().map(Tensor::dtype)).unwrap_or(DType::F32)
     }
 
+    /// Each channel normalised over its positions, then scaled and shifted: `b s c -> b s c`
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn over_positions(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _scope = f.runtime.scope(self.name);
+        let normal = x.transpose(1, 2)?.layer_norm(None, None, self.eps)?.transpose(1, 2)?;
+        let weight = f.weight(self.weight.as_ref().ok_or(NO_WEIGHT)?)?;
+        let scaled = normal.mul(&weight)?;
+        match &self.bias {
+            Some(bias) => scaled.add(&f.weight(bias)?),
+            None => Ok(scaled),
+        }
+    }
+
     /// `rows.. h -> rows.. h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         if self.kind == NormKind::Identity {

@@ -1,6 +1,6 @@
 //! A few modules one after another: heads, poolers, projectors.
 
-use super::{Norm, hf};
+use super::{AttentionPool, Conv, Norm, hf};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{Activation, MapSpec, Piece};
@@ -21,6 +21,10 @@ enum Module {
     Group(u64),
     Pool(u64),
     Residual(Sequence),
+    Conv(Conv),
+    ChannelNorm(Norm),
+    WithoutLast,
+    AttentionPool(Box<AttentionPool>),
 }
 
 /// A linear map whose weight may be stored as a kernel.
@@ -75,6 +79,10 @@ impl Sequence {
                 Piece::Group(n) => Module::Group(*n),
                 Piece::Pool(n) => Module::Pool(*n),
                 Piece::Residual(inner) => Module::Residual(Self::new(b, inner)?),
+                Piece::Conv(conv) => Module::Conv(Conv::new(b, conv)?),
+                Piece::ChannelNorm(norm, width) => Module::ChannelNorm(Norm::named(b, norm, *width)?),
+                Piece::WithoutLast => Module::WithoutLast,
+                Piece::AttentionPool(pool) => Module::AttentionPool(Box::new(AttentionPool::new(b, pool)?)),
             })
         };
         pieces.iter().map(module).collect::<Result<_>>().map(Self)
@@ -102,6 +110,10 @@ impl Sequence {
                 Module::Group(n) => x.reshape(&[x.size(0), x.size(1) / n, n * x.size(2)])?,
                 Module::Pool(n) => x.reshape(&[x.size(0), x.size(1) / n, *n, x.size(2)])?.mean(&[2], false)?,
                 Module::Residual(inner) => x.add(&inner.forward(f, &x)?)?,
+                Module::Conv(conv) => conv.forward(f, &x)?,
+                Module::ChannelNorm(norm) => norm.over_positions(f, &x)?,
+                Module::WithoutLast => x.narrow(1, 0, x.size(1).saturating_sub(1))?,
+                Module::AttentionPool(pool) => pool.forward(f, &x)?,
             };
         }
         Ok(x)

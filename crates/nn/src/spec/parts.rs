@@ -29,6 +29,74 @@ pub enum Piece {
     Pool(u64),
     /// `x + f(x)`
     Residual(Sequence),
+    /// A convolution over positions: `b s c -> b o n`
+    Conv(Conv1dSpec),
+    /// A norm over the positions of each channel, with weight and bias for every channel.
+    ChannelNorm(NamedNorm, u64),
+    /// All but the last position: `b s h -> b (s - 1) h`
+    WithoutLast,
+    /// One trained query that attends to all positions, then an MLP (SigLIP): `b s h -> b h`
+    AttentionPool(PoolSpec),
+}
+
+impl Piece {
+    /// Positions that come out of it where `n` go in; 1 where it leaves one row for a sequence.
+    pub fn positions(&self, n: u64) -> u64 {
+        match self {
+            Self::First | Self::Mean | Self::AttentionPool(_) => 1,
+            Self::WithoutFirst | Self::WithoutLast => n.saturating_sub(1),
+            Self::Group(by) | Self::Pool(by) => n / by.max(&1),
+            Self::Conv(conv) => conv.positions(n),
+            _ => n,
+        }
+    }
+}
+
+/// A convolution over positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv1dSpec {
+    /// Module name and bias.
+    pub map: LinearSpec,
+    /// Channels in.
+    pub input: u64,
+    /// Channels out.
+    pub output: u64,
+    /// Positions a filter spans.
+    pub taps: u64,
+    /// Positions from one output to the next.
+    pub stride: u64,
+    /// Zeros on either side.
+    pub padding: u64,
+    /// Parts of the channels that do not see each other.
+    pub groups: u64,
+    /// Whether the weight is a direction and a length for each tap.
+    ///
+    /// Source: Salimans and Kingma 2016, arXiv:1602.07868.
+    pub normed: bool,
+}
+
+impl Conv1dSpec {
+    /// Positions that come out where `n` go in.
+    pub fn positions(&self, n: u64) -> u64 {
+        (n + 2 * self.padding).checked_sub(self.taps).map_or(0, |rest| rest / self.stride.max(1) + 1)
+    }
+}
+
+/// Pooling by attention of one trained query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSpec {
+    /// Module name.
+    pub name: &'static str,
+    /// Width of the stream.
+    pub hidden_size: u64,
+    /// Heads.
+    pub heads: u64,
+    /// Inner width of the MLP.
+    pub intermediate_size: u64,
+    /// Its activation.
+    pub act: Activation,
+    /// Norm before the MLP.
+    pub norm: NamedNorm,
 }
 
 /// A linear map with its sizes.
@@ -80,14 +148,25 @@ pub struct SignalSpec {
     pub width: u64,
     /// From numbers to the width of the stack.
     pub pieces: Sequence,
-    /// Trained vectors in front of the pieces, each a parameter of this name.
-    pub leading: Vec<&'static str>,
+    /// Trained vectors in front of the pieces.
+    pub leading: Vec<LeadingSpec>,
+    /// Whether the reference has a gradient made for the numbers in training (wav2vec 2.0).
+    pub graded: bool,
+}
+
+/// A trained vector in front of the pieces of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeadingSpec {
+    /// Name of the parameter.
+    pub name: &'static str,
+    /// Whether it is stored as a plain vector, `h` instead of `1 1 h`.
+    pub flat: bool,
 }
 
 impl SignalSpec {
     /// Positions the stack sees of one.
     pub fn positions(&self) -> u64 {
-        self.len + self.leading.len() as u64
+        self.pieces.iter().fold(self.len, |n, piece| piece.positions(n)) + self.leading.len() as u64
     }
 }
 

@@ -1,0 +1,188 @@
+//! wav2vec 2.0: convolutions over the samples of a sound, then an encoder whose positions are a convolution too.
+
+use super::common::{FAMILY, FREE, activation, attention, block, equal, named, plain_mlp};
+use super::{bart, tasks, vision};
+use crate::ParamKind;
+use crate::config::Reader;
+use crate::spec::{
+    BlockForm, Conv1dSpec, EmbeddingSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind, NormSpec,
+    Piece, Sequence, SignalSpec, SourceSpec,
+};
+
+/// Samples of a sound: one second at 16 kHz.
+const SAMPLES: u64 = 16_000;
+
+/// Module names of the first convolutions: a list with an index in each name.
+const CONVS: [&str; 8] = [
+    "feature_extractor.conv_layers.0.conv",
+    "feature_extractor.conv_layers.1.conv",
+    "feature_extractor.conv_layers.2.conv",
+    "feature_extractor.conv_layers.3.conv",
+    "feature_extractor.conv_layers.4.conv",
+    "feature_extractor.conv_layers.5.conv",
+    "feature_extractor.conv_layers.6.conv",
+    "feature_extractor.conv_layers.7.conv",
+];
+
+/// Those of their norms.
+const NORMS: [&str; 8] = [
+    "feature_extractor.conv_layers.0.layer_norm",
+    "feature_extractor.conv_layers.1.layer_norm",
+    "feature_extractor.conv_layers.2.layer_norm",
+    "feature_extractor.conv_layers.3.layer_norm",
+    "feature_extractor.conv_layers.4.layer_norm",
+    "feature_extractor.conv_layers.5.layer_norm",
+    "feature_extractor.conv_layers.6.layer_norm",
+    "feature_extractor.conv_layers.7.layer_norm",
+];
+
+pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
+    let mut s = vision::vision_sizes(r);
+    s.v = r.size_or("vocab_size", 32, FAMILY);
+    let f = r.size_or("intermediate_size", 3072, FAMILY);
+    r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);
+    let act = activation(r, "hidden_act", "gelu");
+    let norm = NormSpec { kind: NormKind::LayerNorm { bias: true }, eps: r.float_or("layer_norm_eps", 1e-5, FREE) };
+    let stable = r.flag_or("do_stable_layer_norm", false, FAMILY);
+    let dropout = r.float_or("hidden_dropout", 0.1, FAMILY);
+    let (mut pieces, width) = extractor(r, &norm);
+    let projected = |name| named(name, &norm);
+    pieces.push(Piece::Norm(projected("feature_projection.layer_norm"), width));
+    pieces.push(MapSpec::piece("feature_projection.projection", true, width, s.h));
+    let around = activation(r, "feat_extract_activation", "gelu");
+    let taps = r.size_or("num_conv_pos_embeddings", 128, FAMILY);
+    let groups = r.size_or("num_conv_pos_embedding_groups", 16, FAMILY);
+    let channels = crate::config::Part::new("hidden_size", s.h, "wide");
+    let parts = crate::config::Part::new("num_conv_pos_embedding_groups", groups, "groups");
+    r.require_divides(channels, parts, "each group has an equal number of channels");
+    let mut positions = vec![Piece::Conv(Conv1dSpec {
+        map: LinearSpec::new("encoder.pos_conv_embed.conv", true),
+        input: s.h,
+        output: s.h,
+        taps,
+        stride: 1,
+        padding: taps / 2,
+        groups,
+        normed: true,
+    })];
+    if taps.is_multiple_of(2) {
+        positions.push(Piece::WithoutLast);
+    }
+    positions.push(Piece::Activation(around));
+    pieces.push(Piece::Residual(positions));
+    r.known(KNOWN);
+
+    let mut attention = attention(&s, true, true);
+    bart::projections(&mut attention, true);
+    attention.causal = false;
+    attention.dropout = r.float_or("attention_dropout", 0.1, FAMILY);
+    let (n1, n2) = (named("layer_norm", &norm), named("final_layer_norm", &norm));
+    let form = if stable { BlockForm::Sequential { n1, n2 } } else { BlockForm::PostResidual { m1: n1, m2: n2 } };
+    let mut layer = block(attention, plain_mlp(f, act, "intermediate_dense", "output_dense", true), form);
+    layer.names = LayerNames { attention: "attention", feed_forward: "feed_forward" };
+    layer.dropout = dropout;
+    let embedding = EmbeddingSpec {
+        source: SourceSpec::Signal(SignalSpec {
+            what: format!("sound of {SAMPLES} samples"),
+            len: SAMPLES,
+            width: 1,
+            pieces,
+            leading: Vec::new(),
+            graded: true,
+        }),
+        norm: (!stable).then(|| norm.clone()),
+        dropout,
+        ..EmbeddingSpec::default()
+    };
+    let vocabulary = s.v;
+    s.v = 0;
+    let mut model = tasks::model(&s, embedding, equal(&s, layer));
+    model.final_norm = stable.then(|| norm.clone());
+    let headless = r.config().architectures().first().is_some_and(|class| class.ends_with("Model"));
+    model.names = ModelNames {
+        body: if headless { "" } else { "wav2vec2" },
+        layers: "encoder.layers",
+        norm: "encoder.layer_norm",
+        embed_norm: "encoder.layer_norm",
+        ..ModelNames::default()
+    };
+    // Stands in for masked positions; a loss without masks does not use it.
+    if r.float_or("mask_time_prob", 0.05, FAMILY) > 0.0 || r.float_or("mask_feature_prob", 0.0, "off") > 0.0 {
+        model.unused.push(("masked_spec_embed", vec![s.h]));
+    }
+    if !headless {
+        let head = MapSpec { kind: ParamKind::Head, ..MapSpec::new("lm_head", true, s.h, vocabulary) };
+        model.head.transform = vec![Piece::Linear(head)];
+    }
+    if r.flag_or("add_adapter", false, FAMILY) {
+        model.not_modelled.push("the adapter behind the encoder: convolutions of stride 2".to_owned());
+    }
+    model
+}
+
+/// Keys that change no size of what is modelled.
+const KNOWN: &[&str] = &[
+    "activation_dropout",
+    "adapter_attn_dim",
+    "adapter_kernel_size",
+    "adapter_stride",
+    "apply_spec_augment",
+    "codevector_dim",
+    "contrastive_logits_temperature",
+    "ctc_loss_reduction",
+    "ctc_zero_infinity",
+    "diversity_loss_weight",
+    "feat_quantizer_dropout",
+    "feat_proj_dropout",
+    "final_dropout",
+    "layerdrop",
+    "mask_feature_length",
+    "mask_feature_min_masks",
+    "mask_time_length",
+    "mask_time_min_masks",
+    "num_adapter_layers",
+    "num_codevector_groups",
+    "num_codevectors_per_group",
+    "num_feat_extract_layers",
+    "num_negatives",
+    "output_hidden_size",
+    "proj_codevector_dim",
+    "tdnn_dilation",
+    "tdnn_dim",
+    "tdnn_kernel",
+    "use_weighted_layer_sum",
+    "xvector_output_dim",
+];
+
+/// The convolutions over samples, and the channels behind them.
+fn extractor(r: &mut Reader<'_>, norm: &NormSpec) -> (Sequence, u64) {
+    let dims = r.sizes("conv_dim").unwrap_or_else(|| vec![512; 7]);
+    let taps = r.sizes("conv_kernel").unwrap_or_else(|| vec![10, 3, 3, 3, 3, 2, 2]);
+    let strides = r.sizes("conv_stride").unwrap_or_else(|| vec![5, 2, 2, 2, 2, 2, 2]);
+    r.require_len("conv_kernel", taps.len(), "conv_dim", dims.len() as u64);
+    r.require_len("conv_stride", strides.len(), "conv_dim", dims.len() as u64);
+    let bias = r.flag_or("conv_bias", false, FAMILY);
+    let act = activation(r, "feat_extract_activation", "gelu");
+    let every = r.choice("feat_extract_norm", &["group", "layer"], FAMILY) == "layer";
+    if dims.len() > CONVS.len() {
+        r.reject(
+            "conv_dim",
+            format!("`conv_dim` has {} entries", dims.len()),
+            "at most 8 convolutions are known",
+            "the released models have 7",
+        );
+    }
+    let (mut pieces, mut input) = (Vec::new(), 1);
+    for (i, ((&output, &taps), &stride)) in dims.iter().zip(&taps).zip(&strides).take(CONVS.len()).enumerate() {
+        let map = LinearSpec::new(CONVS[i], bias);
+        pieces.push(Piece::Conv(Conv1dSpec { map, input, output, taps, stride, padding: 0, groups: 1, normed: false }));
+        if every {
+            pieces.push(Piece::Norm(named(NORMS[i], norm), output));
+        } else if i == 0 {
+            pieces.push(Piece::ChannelNorm(named(NORMS[i], norm), output));
+        }
+        pieces.push(Piece::Activation(act));
+        input = output;
+    }
+    (pieces, input)
+}
