@@ -62,19 +62,43 @@ enum Format {
     Markdown,
     Csv,
     Json,
+    Html,
+    Trace,
 }
 
 impl Format {
     fn of(path: &Path) -> Result<Self, Diagnostic> {
+        if is_trace(path) {
+            return Ok(Self::Trace);
+        }
         match path.extension().and_then(|extension| extension.to_str()).unwrap_or_default() {
             "txt" => Ok(Self::Text),
             "md" => Ok(Self::Markdown),
             "csv" => Ok(Self::Csv),
             "json" => Ok(Self::Json),
+            "html" => Ok(Self::Html),
             _ => Err(Diagnostic::error("", format!("`{}` has no extension that is a format", path.display()))
-                .help("end it in .txt, .md, .csv or .json")),
+                .help("end it in .txt, .md, .csv or .json")
+                .help("or, of a ledger, in .html or .trace.json")),
         }
     }
+}
+
+/// `step.trace.json`: a file for trace viewers, not a report.
+fn is_trace(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(".trace.json"))
+}
+
+/// Whether the name of a file asks for a step moment by moment.
+pub fn shows_a_step(file: &str) -> bool {
+    let path = Path::new(file);
+    is_trace(path) || path.extension().is_some_and(|extension| extension == "html")
+}
+
+fn no_timeline(path: &Path) -> Diagnostic {
+    Diagnostic::error("", format!("`{}`: this answer has no step to draw", path.display()))
+        .why("pages and traces show the memory of one training step")
+        .help("napkin ledger MODEL --timeline -o timeline.html")
 }
 
 /// Where a report goes and in which form; checked before any work is done.
@@ -132,21 +156,26 @@ impl Sink {
     /// [`Failure`] where a file or stream cannot be written.
     pub fn write(&self, report: &Report) -> Result<Verdict, Failure> {
         if self.files.is_empty() {
-            print(&self.form(report, if self.json { Format::Json } else { Format::Text }, self.text))?;
+            let format = if self.json { Format::Json } else { Format::Text };
+            print(&self.form(report, format, self.text).unwrap_or_default())?;
         }
         let plain = TextOptions { color: false, width: WIDTH, ..self.text };
         for (path, format) in &self.files {
-            save(path, &self.form(report, *format, plain), self.force).map_err(Diagnostics::from)?;
+            let text = self.form(report, *format, plain).ok_or_else(|| no_timeline(path)).map_err(Diagnostics::from)?;
+            save(path, &text, self.force).map_err(Diagnostics::from)?;
         }
         Ok(report.verdict)
     }
 
-    fn form(&self, report: &Report, format: Format, text: TextOptions) -> String {
+    /// The report in a form; `None` where it has not what that form shows.
+    fn form(&self, report: &Report, format: Format, text: TextOptions) -> Option<String> {
         match format {
-            Format::Text => render::text(report, &text),
-            Format::Markdown => render::markdown(report, self.text.units),
-            Format::Csv => render::csv(report),
-            Format::Json => render::json(report),
+            Format::Text => Some(render::text(report, &text)),
+            Format::Markdown => Some(render::markdown(report, self.text.units)),
+            Format::Csv => Some(render::csv(report)),
+            Format::Json => Some(render::json(report)),
+            Format::Html => render::html(report, self.text.units),
+            Format::Trace => render::trace(report),
         }
     }
 }

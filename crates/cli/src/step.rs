@@ -308,6 +308,7 @@ impl LayoutArgs {
             runtime_given: given.is_some(),
             process,
             depth: 1,
+            timeline: false,
         }
     }
 }

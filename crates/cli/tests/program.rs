@@ -464,6 +464,24 @@ fn files_by_extension_and_never_overwritten() {
         answer(&[&LECTURE[..], &["-o", path, "--force"]].concat());
     }
     assert!(refusal(&[&LECTURE[..], &["-o", "a.docx"]].concat()).contains(".txt, .md, .csv or .json"));
+    assert!(refusal(&[&LECTURE[..], &["-o", "a.html"]].concat()).contains("napkin ledger MODEL --timeline"));
+}
+
+#[test]
+fn a_step_is_drawn() {
+    let folder = folder("step");
+    for (name, begins, holds) in [
+        ("a.html", "<!doctype html>", "forward"),
+        ("a.trace.json", "{\"traceEvents\":[", "\"axis\":\"predicted time (roofline)\""),
+    ] {
+        let path = folder.join(name);
+        let path = path.to_str().expect("a path in UTF-8");
+        assert_eq!(answer(&[&split("ledger gpt2 --hw a100-sxm-40gb --timeline"), &["-o", path][..]].concat()), "");
+        let text = std::fs::read_to_string(path).expect("a file");
+        assert!(text.starts_with(begins) && text.contains(holds), "{}", &text[..200]);
+    }
+    let text = answer(&split("ledger gpt2 --timeline"));
+    assert!(text.contains("over the step") && text.contains("optimizer step"), "{text}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::on_device::OnDevice;
 use crate::phrase;
 use crate::report::{Assumption, Cell, Column, Derivation, Origin, Phrase, Report, Row, Table, Value, Verdict};
 use crate::sharding::Sharding;
+use crate::step_timeline;
 use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
 use crate::tuning::storage_words;
 
@@ -36,6 +37,8 @@ pub struct Request<'a> {
     pub process: Option<Process>,
     /// Levels of modules below a line.
     pub depth: usize,
+    /// Whether the step is told moment by moment.
+    pub timeline: bool,
 }
 
 impl Request<'_> {
@@ -181,7 +184,7 @@ fn lines(
 
 /// Bucket and part of a storage: by role, and by the module of a block it was made in. Logits and what the loss makes of
 /// them, which is what is made outside of the body, are a bucket of their own: they are often the largest.
-fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
+pub(crate) fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
     let mut parts = path.split('.').skip_while(|p| *p != names.list()).skip(2);
     let in_block = path.split('.').any(|p| p == names.list());
     // A model without a head has no body of its own: all but the loss is in it.
@@ -241,6 +244,10 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(assumptions(request));
+    if request.timeline {
+        report.blocks.push(stretches(&ledger, &traced.trace).into());
+        report.timeline = Some(step_timeline::of(model, &traced, &ledger, request));
+    }
     Ok(report)
 }
 
@@ -259,15 +266,20 @@ pub fn fit_words(peak: Bytes, capacity: Bytes) -> Phrase {
     }
 }
 
-/// Where the peak is, in words: `backward of step 2, log_softmax_backward in the loss`.
-pub fn peak_words(ledger: &Ledger, trace: &Trace) -> String {
-    let phase = ledger.peak();
-    let stretch = match phase.name.get(..3) {
+/// The name of a stretch, in words.
+pub(crate) fn stretch(name: &str) -> &str {
+    match name.get(..3) {
         Some("fwd") => "forward",
         Some("bwd") => "backward",
         Some("opt") => "optimizer step",
-        _ => phase.name.as_str(),
-    };
+        _ => name,
+    }
+}
+
+/// Where the peak is, in words: `backward of step 2, log_softmax_backward in the loss`.
+pub fn peak_words(ledger: &Ledger, trace: &Trace) -> String {
+    let phase = ledger.peak();
+    let stretch = stretch(&phase.name);
     match phase.peak_op.and_then(|i| trace.ops.get(i)) {
         None => stretch.to_owned(),
         Some(event) => {
@@ -302,6 +314,23 @@ fn table(model: &Model, request: &Request<'_>, ledger: &Ledger) -> Table {
                 table.rows.push(Row::new([part.into(), Bytes(line.bytes).into()]).indent(1));
             }
         }
+    }
+    table
+}
+
+/// The stretches of the step: how high each goes, and what it leaves.
+fn stretches(ledger: &Ledger, trace: &Trace) -> Table {
+    let columns =
+        [Column::left("over the step"), Column::one_unit("peak"), Column::one_unit("at its end"), Column::left("")];
+    let mut table = Table::new("", columns);
+    for phase in &ledger.phases[steady(&ledger.phases)] {
+        let op = phase.peak_op.and_then(|i| trace.ops.get(i)).map_or("", |event| event.op.name());
+        table.rows.push(Row::new([
+            stretch(&phase.name).into(),
+            Bytes(phase.peak_bytes).into(),
+            Bytes(phase.end_bytes()).into(),
+            op.into(),
+        ]));
     }
     table
 }

@@ -56,6 +56,7 @@ pub mod scaling;
 pub mod sharding;
 pub mod states;
 pub mod step_log;
+pub mod step_timeline;
 pub mod summary;
 pub mod time;
 pub mod timeline;

@@ -21,12 +21,14 @@
 
 mod block;
 mod cell;
+mod timeline;
 mod value;
 
 use units::Diagnostic;
 
 pub use block::{Align, Block, Column, KeyValue, Row, Table};
 pub use cell::{Cell, Phrase};
+pub use timeline::{Axis, Sample, Slice, StepTimeline, Stretch};
 pub use value::Value;
 
 /// Whether the question was answered with a yes or a number, or with a no.
@@ -156,6 +158,8 @@ pub struct Report {
     pub warnings: Vec<Diagnostic>,
     /// What to ask next.
     pub notes: Vec<Phrase>,
+    /// The step moment by moment, where it was asked for.
+    pub timeline: Option<StepTimeline>,
 }
 
 impl Report {
@@ -173,6 +177,7 @@ impl Report {
             derivations: Vec::new(),
             warnings: Vec::new(),
             notes: Vec::new(),
+            timeline: None,
         }
     }
 

@@ -59,6 +59,7 @@ fn ledger_of(model: &Model, options: StepOptions) -> Ledger {
         runtime_given: true,
         process: None,
         depth: 1,
+        timeline: false,
     };
     ledger::ledger(model, &request).unwrap().0
 }

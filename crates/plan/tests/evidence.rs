@@ -61,6 +61,7 @@ fn explained(text: &str, step: Option<(&Model, StepOptions)>) -> Report {
                 runtime_given: true,
                 process: None,
                 depth: 1,
+                timeline: false,
             },
         )
     });

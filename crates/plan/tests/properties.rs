@@ -5,7 +5,7 @@
 
 use napkin_plan::ledger::{self, Ledger, Request};
 use napkin_plan::model::Model;
-use napkin_plan::report::{Report, Value};
+use napkin_plan::report::{Report, Sample, Value};
 use napkin_plan::sharding::Sharding;
 use napkin_plan::summary::{self, Question};
 use napkin_plan::time::Pace;
@@ -197,6 +197,29 @@ proptest! {
     }
 
     #[test]
+    fn a_step_moment_by_moment_has_the_peak_of_the_ledger(
+        shape in shapes(1..6), options in steps(), sharding in shardings(), runtime in 0u64..10_000,
+    ) {
+        let model = model(shape);
+        let options = of(&model, options);
+        let hardware = hardware::find("h100-sxm").ok();
+        let request = Request {
+            options, sharding, hardware, runtime: Bytes(runtime), runtime_given: true, process: None, depth: 1, timeline: true,
+        };
+        let (ledger, traced) = ledger::ledger(&model, &request).unwrap();
+        let told = napkin_plan::step_timeline::of(&model, &traced, &ledger, &request);
+        let totals: Vec<u64> = told.samples.iter().map(Sample::total).collect();
+        prop_assert_eq!(totals.iter().max(), Some(&ledger.peak_bytes));
+        prop_assert_eq!(totals[told.peak], ledger.peak_bytes);
+        prop_assert!(told.samples.is_sorted_by_key(|sample| sample.op));
+        // Stretches and ops follow each other without a gap.
+        let (first, last) = (&told.stretches[0], &told.stretches[told.stretches.len() - 1]);
+        prop_assert_eq!((first.start, last.end), (0.0, told.end()));
+        prop_assert!(told.stretches.windows(2).all(|pair| pair[0].end == pair[1].start));
+        prop_assert!(told.slices.windows(2).all(|pair| pair[0].end == pair[1].start && pair[0].start <= pair[0].end));
+    }
+
+    #[test]
     fn without_sharding_the_ledger_is_the_plain_timeline(shape in shapes(1..6), options in steps(), zero in 0u8..4) {
         let model = model(shape);
         let options = of(&model, options);
@@ -293,8 +316,9 @@ fn reports(model: &Model, options: &StepOptions, sharding: Sharding) -> Vec<Repo
         hardware: Some(hardware),
         runtime: napkin_plan::runtime::ASSUMED,
         runtime_given: false,
-        process: None,
+        process: Some(napkin_plan::allocator::Process::default()),
         depth: 2,
+        timeline: true,
     };
     let fleet = fleet::Fleet {
         hardware: hardware.clone(),
@@ -367,8 +391,16 @@ fn what_fits_fits_and_one_more_does_not() {
         until: Until::Optimizer,
     };
     let sharding = Sharding::default();
-    let request =
-        Request { options, sharding, hardware: None, runtime: Bytes(0), runtime_given: true, process: None, depth: 1 };
+    let request = Request {
+        options,
+        sharding,
+        hardware: None,
+        runtime: Bytes(0),
+        runtime_given: true,
+        process: None,
+        depth: 1,
+        timeline: false,
+    };
     let capacity = Bytes(24_000_000_000);
     for (grow, at) in [
         (largest::Grow::Batch, (|o, batch| StepOptions { batch, ..o }) as fn(StepOptions, u64) -> StepOptions),

@@ -140,3 +140,34 @@ fn what_pytorch_reserves_for_a_step() {
         }
     }
 }
+
+/// Rows of published runs, as `allocator/published.csv` says.
+const PUBLISHED: &str = include_str!("allocator/published.csv");
+
+#[test]
+fn published_reserved_bytes_are_met_within_five_percent() {
+    let mut errors = Vec::new();
+    for line in PUBLISHED.lines().filter(|line| !line.starts_with('#')).skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [row, layers, hidden, heads, inner, vocab, tied, zero, dp, batch, grad_accum, reserved] = fields[..] else {
+            panic!("{line}")
+        };
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": {hidden}, "num_attention_heads": {heads},
+            "num_key_value_heads": {heads}, "intermediate_size": {inner}, "vocab_size": {vocab}, "tie_word_embeddings": {tied},
+            "max_position_embeddings": 4096, "hidden_act": "silu", "rms_norm_eps": 1e-5}}"#
+        );
+        let model = Model::from_text(row, "config.json", config.as_bytes(), &[], None).unwrap();
+        let (_, options) = step("gpt2", "", batch.parse().unwrap(), 4096, Precision::Bf16MasterFp32Grads, false);
+        let grad_accum_steps = grad_accum.parse().unwrap();
+        let options = StepOptions { profile: Profile::HfSdpa, grad_accum_steps, steps: 2, ..options };
+        let sharding = Sharding { zero: zero.parse().unwrap(), dp: dp.parse().unwrap() };
+        let process = Process { workspace: Bytes(32 << 20), ..Process::default() };
+        let found = process.reserve(&model.trace(&options).unwrap(), &options, sharding, model.spec.names.layers, None);
+        let measured = reserved.parse::<f64>().unwrap() * f64::from(1 << 30);
+        errors.push((found.end.peak_reserved as f64 / measured - 1.0).abs());
+    }
+    errors.sort_by(f64::total_cmp);
+    let median = errors[errors.len() / 2];
+    assert!(errors.len() == 15 && median < 0.05, "{median}: {errors:?}");
+}

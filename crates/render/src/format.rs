@@ -93,7 +93,7 @@ pub(crate) fn phrase(phrase: &Phrase, units: Units) -> String {
 }
 
 /// Memory with two decimals, as people compare it with a capacity.
-fn memory(bytes: Bytes, units: Units) -> String {
+pub(crate) fn memory(bytes: Bytes, units: Units) -> String {
     match units {
         Units::Iec => bytes.iec_fixed(2),
         Units::Si => bytes.si_with_digits(4),

@@ -42,6 +42,13 @@ fn write(document: &Value) -> String {
     text
 }
 
+/// A value in one line, for files that are large.
+pub(crate) fn compact(document: &Value) -> String {
+    let mut text = serde_json::to_string(&Json(document)).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
 fn assumption(one: &Assumption) -> Value {
     let (value, unit) = one.value.raw();
     Value::map()

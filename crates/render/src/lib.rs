@@ -1,4 +1,4 @@
-//! Reports to text, JSON, CSV and Markdown. Nothing is computed here: digits, units and layout are chosen, and that is all.
+//! Reports to text, JSON, CSV, Markdown, HTML and traces. Nothing is computed here: digits, units and layout are chosen, and that is all.
 //!
 //! | function | for |
 //! |---|---|
@@ -6,6 +6,8 @@
 //! | [`json`] | programs: exact integers, schema and version |
 //! | [`csv`] | spreadsheets: one quantity a line, in base units |
 //! | [`markdown`] | issues and documents |
+//! | [`html`] | one page with the drawing of a step |
+//! | [`trace`] | trace viewers |
 //! | [`cell`] | one quantity |
 //! | [`problems_text`], [`problems_json`] | what was wrong with the question |
 
@@ -13,13 +15,19 @@
 
 mod csv;
 mod format;
+mod html;
 mod json;
 mod markdown;
+mod svg;
 mod text;
+mod timeline;
+mod trace;
 mod width;
 
 pub use csv::csv;
 pub use format::{Units, cell};
+pub use html::html;
 pub use json::{json, problems_json};
 pub use markdown::markdown;
 pub use text::{TextOptions, problems_text, text};
+pub use trace::trace;

@@ -4,8 +4,9 @@ use clap::Args;
 use plan::report::Report;
 use units::Diagnostics;
 
-use crate::args::FleetArgs;
+use crate::args::{FleetArgs, OutputArgs};
 use crate::model_args::ModelArgs;
+use crate::output::shows_a_step;
 use crate::parse::Reader;
 use crate::step::{LayoutArgs, StepArgs};
 
@@ -24,18 +25,22 @@ pub struct Ledger {
     /// Devices; without --hw only the bytes are answered
     #[command(flatten)]
     pub fleet: FleetArgs,
+    /// Tell the step moment by moment; -o timeline.html and -o step.trace.json show it
+    #[arg(long)]
+    pub timeline: bool,
 }
 
 impl Ledger {
     /// Answers it.
-    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
+    pub fn report(&self, output: &OutputArgs) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
         let model = self.model.read(&mut read);
         let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
         let (model, mut request) = read.finish(model.map(|model| (model, request)))?;
-        request.depth = usize::from(depth.unwrap_or(1));
+        request.depth = usize::from(output.depth.unwrap_or(1));
+        request.timeline = self.timeline || output.output.iter().any(|file| shows_a_step(file));
         plan::ledger::report(&model, &request)
     }
 }

@@ -105,7 +105,7 @@ impl Command {
             Self::Plan(plan) => plan.report(),
             Self::Params(params) => params.report(depth),
             Self::Flops(flops) => flops.report(depth),
-            Self::Ledger(ledger) => ledger.report(depth),
+            Self::Ledger(ledger) => ledger.report(output),
             Self::Recompute(recompute) => recompute.report(),
             Self::Time(time) => time.report(),
             Self::Fit(fit) => fit.report(),

@@ -1,0 +1,149 @@
+//! The bytes of each bucket over one step of the steady state.
+
+use nn::step::StepTrace;
+use tensor::meter::{MemoryChange, OpEvent};
+use tensor::{DType, Role};
+use units::Bytes;
+
+use crate::hardware::{Hardware, Precision};
+use crate::ledger::{Ledger, Request, peak_words, place, steady, stretch};
+use crate::model::{Model, pattern};
+use crate::report::{Axis, Sample, Slice, StepTimeline, Stretch};
+use crate::timeline::Device;
+
+/// Buckets from the bottom of a chart to its top: what stays first, what comes and goes last.
+const ORDER: [&str; 12] = [
+    "runtime",
+    "parameters",
+    "buffers",
+    "optimizer_states",
+    "gradients",
+    "inputs",
+    "communication",
+    "weight_casts",
+    "activations",
+    "recomputed_activations",
+    "logits_and_loss",
+    "temporaries",
+];
+
+/// Replays the steps and takes the last.
+pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> StepTimeline {
+    let trace = &traced.trace;
+    let names = &model.spec.names;
+    let phases = steady(&ledger.phases);
+    let marks = &trace.marks[phases.clone()];
+    let (Some(first), Some(last)) = (marks.first(), trace.marks.get(phases.end)) else {
+        // A trace that ends before the optimizer has no step whose end is marked.
+        return StepTimeline::default();
+    };
+    let (first_op, end_op) = (first.op as usize, last.op as usize);
+    let mut device = Device::new(traced, &request.options, request.sharding, names.layers);
+    let bucket = |role: Role, storage: usize| {
+        let name = place(role, &pattern(trace.module(trace.storages[storage].module)), names).0;
+        ORDER.iter().position(|one| *one == name).unwrap_or(ORDER.len() - 1)
+    };
+    let number = |name: &str| ORDER.iter().position(|one| *one == name).unwrap_or(0);
+    let (communication, gradients) = (number("communication"), number("gradients"));
+    let mut bytes = vec![0u64; ORDER.len()];
+    bytes[number("runtime")] = request.runtime.get();
+    let mut samples = Vec::new();
+    // What an allocation finds gathered stays until the next one, as in the timeline.
+    let mut around = (0, 0);
+    let mut update = marks.iter().find(|mark| mark.name.starts_with("opt"));
+    for at in 0..last.memory as usize {
+        let event = trace.memory[at];
+        let storage = event.storage.0 as usize;
+        if let Some(mark) = update.take_if(|mark| mark.memory as usize <= at) {
+            // Nothing is gathered for the update, which may allocate nothing that would say so.
+            around = (0, 0);
+            samples.push(Sample { op: mark.op, bytes: bytes.clone() });
+        }
+        if let Some((role, live)) = device.live()[storage] {
+            bytes[bucket(role, storage)] -= live;
+        }
+        device.apply(at);
+        if let Some((role, live)) = device.live()[storage] {
+            bytes[bucket(role, storage)] += live;
+        }
+        if at < first.memory as usize {
+            continue;
+        }
+        if matches!(event.change, MemoryChange::Alloc(_)) {
+            around = device.communication(event.op as usize);
+        }
+        let mut bytes = bytes.clone();
+        bytes[communication] += around.0;
+        bytes[gradients] += around.1;
+        samples.push(Sample { op: event.op, bytes });
+    }
+    if let Some(mark) = update {
+        samples.push(Sample { op: mark.op, bytes });
+    }
+    let used: Vec<usize> = (0..ORDER.len()).filter(|&i| samples.iter().any(|sample| sample.bytes[i] > 0)).collect();
+    for sample in &mut samples {
+        sample.bytes = used.iter().map(|&i| sample.bytes[i]).collect();
+    }
+    let peak = (0..samples.len()).max_by_key(|&i| (samples[i].total(), std::cmp::Reverse(i))).unwrap_or(0);
+    let pace = request.hardware.and_then(|hardware| pace(hardware, request.options.precision.matmul_dtype()));
+    let mut now = 0.0;
+    let slices: Vec<Slice> = trace.ops[first_op..end_op]
+        .iter()
+        .map(|event| {
+            let start = now;
+            now += pace.map_or(1.0, |pace| pace.seconds(event));
+            Slice {
+                name: event.op.name(),
+                module: trace.module(event.module).to_owned(),
+                phase: event.phase.name(),
+                start,
+                end: now,
+                flop: event.cost.matmul + event.cost.recomputed,
+                traffic: event.cost.traffic().get(),
+            }
+        })
+        .collect();
+    let at = |op: u32| slices.get((op as usize).saturating_sub(first_op)).map_or(now, |slice| slice.start);
+    let ends = marks.iter().skip(1).chain([last]);
+    let stretches = marks.iter().zip(ends).map(|(mark, next)| Stretch {
+        name: stretch(&mark.name).to_owned(),
+        start: at(mark.op),
+        end: at(next.op),
+    });
+    StepTimeline {
+        axis: if pace.is_some() { Axis::Seconds } else { Axis::Ops },
+        buckets: used.iter().map(|&i| ORDER[i].replace('_', " ")).collect(),
+        stretches: stretches.collect(),
+        first_op: first.op,
+        samples,
+        peak,
+        peak_at: peak_words(ledger, trace),
+        capacity: request.hardware.map(Hardware::capacity).map(Bytes::get),
+        slices,
+    }
+}
+
+/// The rates of a device.
+#[derive(Clone, Copy)]
+struct Pace {
+    flop: f64,
+    bytes: f64,
+}
+
+fn pace(hardware: &Hardware, dtype: DType) -> Option<Pace> {
+    let precision = match dtype {
+        DType::F32 => Precision::Fp32,
+        DType::F16 => Precision::Fp16,
+        DType::F8E4M3 => Precision::Fp8,
+        _ => Precision::Bf16,
+    };
+    Some(Pace { flop: hardware.peak(precision)?.rate.get(), bytes: hardware.bandwidth().get() })
+}
+
+impl Pace {
+    /// The roofline: arithmetic or bytes, whichever takes longer.
+    fn seconds(self, event: &OpEvent) -> f64 {
+        let flop = (event.cost.matmul + event.cost.recomputed) as f64;
+        (flop / self.flop).max(event.cost.traffic().get() as f64 / self.bytes)
+    }
+}
