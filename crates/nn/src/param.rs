@@ -256,6 +256,16 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Notes that all parameters under the module path `first` are used under `second` too.
+    pub fn tie_all(&self, first: &str, second: &str) {
+        for p in self.params.borrow_mut().iter_mut() {
+            if let Some(rest) = p.name.strip_prefix(first).filter(|rest| rest.starts_with('.')) {
+                let name = format!("{second}{rest}");
+                p.tied.push(name);
+            }
+        }
+    }
+
     /// The parameters and buffers made.
     pub fn finish(self) -> (Vec<Param>, Vec<(String, Tensor)>) {
         (self.params.into_inner(), self.buffers.into_inner())

@@ -9,7 +9,8 @@ mod parts;
 mod tuning;
 
 pub use mixers::{
-    ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, Mamba2Spec, MambaNorms, MambaSpec, ParallelSpec,
+    BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, HybridSpec, Mamba2Spec, MambaNorms,
+    MambaSpec, ParallelSpec, RgLruSpec, ShortConvSpec,
 };
 pub use moe::{
     Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
@@ -254,6 +255,7 @@ impl LayerSpec {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
             Mixer::Parallel(both) => Some(&mut both.attention),
+            Mixer::Hybrid(hybrid) => Some(&mut hybrid.attention),
             _ => None,
         }
     }
@@ -270,6 +272,12 @@ pub enum Mixer {
     Mamba2(Box<Mamba2Spec>),
     /// A gated delta network.
     Delta(Box<DeltaSpec>),
+    /// A gated short convolution.
+    ShortConv(Box<ShortConvSpec>),
+    /// A gated linear recurrent unit.
+    RgLru(Box<RgLruSpec>),
+    /// A shared Transformer block in front of a state space.
+    Hybrid(Box<HybridSpec>),
     /// Attention and a state space on one input.
     Parallel(Box<ParallelSpec>),
     /// Nothing: the block is a feed-forward part alone.
@@ -282,6 +290,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(attention),
             Self::Parallel(both) => Some(&both.attention),
+            Self::Hybrid(hybrid) => Some(&hybrid.attention),
             _ => None,
         }
     }
@@ -296,6 +305,18 @@ impl From<AttentionSpec> for Mixer {
 impl From<MambaSpec> for Mixer {
     fn from(spec: MambaSpec) -> Self {
         Self::Mamba(Box::new(spec))
+    }
+}
+
+impl From<ShortConvSpec> for Mixer {
+    fn from(spec: ShortConvSpec) -> Self {
+        Self::ShortConv(Box::new(spec))
+    }
+}
+
+impl From<RgLruSpec> for Mixer {
+    fn from(spec: RgLruSpec) -> Self {
+        Self::RgLru(Box::new(spec))
     }
 }
 
@@ -338,6 +359,8 @@ pub struct NamedNorm {
 /// How norms and residuals connect attention or another mixer (`A`) and feed-forward (`F`).
 #[derive(Clone, Debug, PartialEq)]
 pub enum BlockForm {
+    /// `x += A(x)`, the mixer having its norms inside.
+    Bare,
     /// `x += B(n(x))`, where `B` is the one part the block has.
     Single {
         /// Before it.

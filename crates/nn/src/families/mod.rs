@@ -40,7 +40,9 @@ mod granitemoe;
 mod helium;
 mod hunyuan;
 mod hy_v3;
+mod jamba;
 mod kimi_linear;
+mod lfm2;
 mod llama;
 mod llama4;
 mod mamba;
@@ -69,12 +71,14 @@ mod qwen2;
 mod qwen3;
 mod qwen3_next;
 mod qwen_moe;
+mod recurrent_gemma;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
 mod tasks;
+mod zamba;
 
 mod vision;
 mod wav2vec2;
@@ -93,9 +97,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("albert", bert::read_albert),
     ("apertus", apertus::read),
     ("arcee", llama::read_arcee),
-    ("bart", bart::read),
-    ("bert", bert::read),
     ("bamba", bamba::read),
+    ("bart", bart::read),
     ("bert", bert::read),
     ("biogpt", biogpt::read),
     ("bitnet", bitnet::read),
@@ -147,13 +150,16 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("hunyuan_v1_moe", hunyuan::read_moe),
     ("hy_v3", hy_v3::read),
     ("internlm3", llama::read_internlm3),
+    ("jamba", jamba::read),
     ("kimi_k2", deepseek::read_v3),
     ("kimi_linear", kimi_linear::read),
+    ("lfm2", lfm2::read),
+    ("lfm2_moe", lfm2::read_moe),
     ("llama", llama::read),
     ("llama4_text", llama4::read),
+    ("m2m_100", bart::read_m2m_100),
     ("mamba", mamba::read),
     ("mamba2", mamba2::read),
-    ("m2m_100", bart::read_m2m_100),
     ("marian", bart::read_marian),
     ("mbart", bart::read_mbart),
     ("mimo_v2_flash", mimo_v2::read),
@@ -191,6 +197,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen3_5_text", qwen3_next::read_dense),
     ("qwen3_moe", qwen_moe::read_qwen3),
     ("qwen3_next", qwen3_next::read),
+    ("recurrent_gemma", recurrent_gemma::read),
     ("roberta", bert::read_roberta),
     ("seed_oss", seed_oss::read),
     ("siglip", vision::read_siglip),
@@ -206,6 +213,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("whisper", whisper::read),
     ("xglm", biogpt::read_xglm),
     ("xlm-roberta", bert::read_roberta),
+    ("zamba", zamba::read),
+    ("zamba2", zamba::read_zamba2),
 ];
 
 /// Names of all families, in order.

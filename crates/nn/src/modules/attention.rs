@@ -1,5 +1,6 @@
 //! Self-attention: grouped, multi-query and latent heads, fused or explicit.
 
+use super::linear::Branch;
 use super::steps::{self, Heads, Setting};
 use super::{Differential, Latent, Linear, Norm, hf, relative, rotary};
 use crate::context::{Forward, Profile, Recompute};
@@ -43,7 +44,26 @@ impl Attention {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &Rc<AttentionSpec>, h: u64, layers: u64) -> Result<Self> {
-        Self::build(b, spec, (h, h), layers)
+        Self::build(b, spec, (h, h, h), layers)
+    }
+
+    /// Attention on a stream of width `from` whose output is of width `h`.
+    ///
+    /// # Errors
+    /// As [`Attention::new`].
+    pub fn between(b: &Builder<'_>, spec: &Rc<AttentionSpec>, from: u64, h: u64, layers: u64) -> Result<Self> {
+        Self::build(b, spec, (from, from, h), layers)
+    }
+
+    /// The same with branches beside the maps of queries, keys and values.
+    #[must_use]
+    pub fn with_branches(mut self, branches: [Rc<Branch>; 3]) -> Self {
+        if let Maps::Separate(maps) = &mut self.maps {
+            for (map, branch) in maps.iter_mut().zip(branches) {
+                *map = map.with_branch(branch);
+            }
+        }
+        self
     }
 
     /// Attention whose keys and values come from another stack, of width `from`.
@@ -51,10 +71,10 @@ impl Attention {
     /// # Errors
     /// As [`Attention::new`].
     pub fn to(b: &Builder<'_>, spec: &Rc<AttentionSpec>, h: u64, from: u64, layers: u64) -> Result<Self> {
-        Ok(Self { crosses: true, ..Self::build(b, spec, (h, from), layers)? })
+        Ok(Self { crosses: true, ..Self::build(b, spec, (h, from, h), layers)? })
     }
 
-    fn build(b: &Builder<'_>, spec: &Rc<AttentionSpec>, (h, from): (u64, u64), layers: u64) -> Result<Self> {
+    fn build(b: &Builder<'_>, spec: &Rc<AttentionSpec>, (h, from, to): (u64, u64, u64), layers: u64) -> Result<Self> {
         let (a, k, d, dv) = (spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim);
         let fan_in = Init::FanIn(h);
         let maps = match &spec.projection {
@@ -97,7 +117,7 @@ impl Attention {
                 .map(|r| relative::table(b, r, a))
                 .transpose()?,
             crosses: false,
-            out: Linear::new(b, &spec.out, a * dv, h, Init::ScaledResidual { fan_in: a * dv, layers })?,
+            out: Linear::new(b, &spec.out, a * dv, to, Init::ScaledResidual { fan_in: a * dv, layers })?,
             spec: spec.clone(),
             maps,
         })

@@ -1,6 +1,7 @@
 //! One block: attention, or what else mixes positions, and feed-forward joined by norms and residuals.
 
-use super::{Attention, Delta, Mamba, Mamba2, Mlp, Moe, Norm, Parallel};
+use super::hybrid::Sharing;
+use super::{Attention, Delta, Hybrid, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv};
 use crate::context::{Forward, Profile};
 use crate::param::Builder;
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
@@ -29,12 +30,16 @@ struct Cross {
     norm: Norm,
 }
 
+/// What mixes positions.
 #[derive(Clone, Debug)]
-enum Mixer {
+pub(super) enum Mixer {
     Attention(Box<Attention>),
     Mamba(Box<Mamba>),
     Mamba2(Box<Mamba2>),
     Delta(Box<Delta>),
+    ShortConv(Box<ShortConv>),
+    RgLru(Box<RgLru>),
+    Hybrid(Box<Hybrid>),
     Parallel(Box<Parallel>),
     None,
 }
@@ -54,9 +59,10 @@ impl Block {
     ///
     /// # Errors
     /// If a weight is too large to count.
-    pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64) -> Result<Self> {
+    pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64, sharing: &Sharing) -> Result<Self> {
         let norm = |n: &NamedNorm| Norm::named(b, n, h);
         let norms: Vec<Norm> = match &spec.form {
+            BlockForm::Bare => Vec::new(),
             BlockForm::Single { n, .. } => vec![norm(n)?],
             BlockForm::Sequential { n1, n2 } | BlockForm::Normed { n1, n2 } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
@@ -70,7 +76,7 @@ impl Block {
         };
         let mixer = {
             let _scope = scope(b.runtime(), spec.names.attention);
-            Mixer::new(b, &spec.mixer, h, layers)?
+            Mixer::new(b, &spec.mixer, h, layers, sharing)?
         };
         let cross = spec.cross.as_ref().map(|cross| Cross::new(b, cross, h, layers)).transpose()?;
         let feed_forward = {
@@ -175,6 +181,10 @@ impl Block {
     fn run(&self, f: &Forward, x: Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let norm = |i: usize, x: &Tensor| self.norms[i].forward(f, x);
         match &self.spec.form {
+            BlockForm::Bare => {
+                let branch = self.attend(f, &x, weights)?;
+                self.join(&x, &branch)
+            }
             BlockForm::Single { wide, .. } => {
                 let narrow = if *wide { x.to_dtype(self.norms[0].dtype(f))? } else { x.clone() };
                 let x = if *wide { x.to_dtype(DType::F32)? } else { x };
@@ -276,7 +286,7 @@ impl Cross {
 }
 
 impl Mixer {
-    fn new(b: &Builder<'_>, spec: &MixerSpec, h: u64, layers: u64) -> Result<Self> {
+    pub(super) fn new(b: &Builder<'_>, spec: &MixerSpec, h: u64, layers: u64, sharing: &Sharing) -> Result<Self> {
         Ok(match spec {
             MixerSpec::Attention(spec) => {
                 Self::Attention(Box::new(Attention::new(b, &Rc::new((**spec).clone()), h, layers)?))
@@ -284,13 +294,16 @@ impl Mixer {
             MixerSpec::Mamba(spec) => Self::Mamba(Box::new(Mamba::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Mamba2(spec) => Self::Mamba2(Box::new(Mamba2::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Delta(spec) => Self::Delta(Box::new(Delta::new(b, &Rc::new((**spec).clone()), h, layers)?)),
+            MixerSpec::ShortConv(spec) => Self::ShortConv(Box::new(ShortConv::new(b, spec, h, layers)?)),
+            MixerSpec::RgLru(spec) => Self::RgLru(Box::new(RgLru::new(b, spec, h, layers)?)),
+            MixerSpec::Hybrid(spec) => Self::Hybrid(Box::new(Hybrid::new(b, spec, h, layers, sharing)?)),
             MixerSpec::Parallel(spec) => Self::Parallel(Box::new(Parallel::new(b, spec, h, layers)?)),
             MixerSpec::None => Self::None,
         })
     }
 
     /// The branch, and the attention weights that the reference returns beside it.
-    fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+    pub(super) fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         if f.cache.is_some() && f.runtime.holds_data() && !matches!(self, Self::Attention(_)) {
             let what = "a text cannot be continued: states of other mixers than attention are not kept".to_owned();
             return Err(tensor::Error::Argument { op: "kv_cache", what });
@@ -300,6 +313,9 @@ impl Mixer {
             Self::Mamba(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Mamba2(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Delta(delta) => Ok((delta.forward(f, x)?, None)),
+            Self::ShortConv(conv) => Ok((conv.forward(f, x)?, None)),
+            Self::RgLru(unit) => Ok((unit.forward(f, x)?, None)),
+            Self::Hybrid(hybrid) => hybrid.forward(f, x),
             Self::Parallel(both) => both.forward(f, x),
             Self::None => Err(NO_PART),
         }

@@ -4,6 +4,7 @@ use super::{Adapter, Packed};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::LinearSpec;
+use std::rc::Rc;
 use tensor::{DType, Result, Tensor};
 
 /// `x Wᵀ + b`, and what an adapter adds to it.
@@ -15,6 +16,36 @@ pub struct Linear {
     bias: Option<Tensor>,
     transposed: bool,
     loose: bool,
+    branch: Option<Rc<Branch>>,
+}
+
+/// Two maps of low rank beside a shared one, at one of the places where it is used.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    list: &'static str,
+    place: u64,
+    down: Linear,
+    up: Linear,
+}
+
+impl Branch {
+    /// Maps between the widths `[from, rank, to]`, the `place`-th of the list `list` in the current module.
+    ///
+    /// # Errors
+    /// If a weight is too large to count.
+    pub fn new(b: &Builder<'_>, list: &'static str, place: u64, [from, rank, to]: [u64; 3]) -> Result<Self> {
+        let _list = b.runtime().scope(list);
+        let _place = b.runtime().scope(place.to_string());
+        let down = Linear::new(b, &LinearSpec::new("0", false), from, rank, Init::FanIn(from))?;
+        let up = Linear::new(b, &LinearSpec::new("1", false), rank, to, Init::FanIn(rank))?;
+        Ok(Self { list, place, down, up })
+    }
+
+    fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let _list = f.runtime.scope(self.list);
+        let _place = f.runtime.scope(self.place.to_string());
+        self.up.forward(f, &self.down.forward(f, x)?)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -43,7 +74,15 @@ impl Linear {
         let bias = spec.bias.then(|| b.param("bias", &[output], ParamKind::Vector, Init::Zeros)).transpose()?;
         let adapter = tuning.adapter(&b.runtime().module_path());
         let adapter = adapter.map(|lora| Adapter::new(b, lora, input, output).map(Box::new)).transpose()?;
-        Ok(Self { name: spec.name, weight, adapter, bias, transposed: spec.transposed, loose: spec.loose })
+        Ok(Self {
+            name: spec.name,
+            weight,
+            adapter,
+            bias,
+            transposed: spec.transposed,
+            loose: spec.loose,
+            branch: None,
+        })
     }
 
     /// dtype of the weight; none of one that is packed.
@@ -54,8 +93,22 @@ impl Linear {
         }
     }
 
+    /// The same map with a branch beside it.
+    #[must_use]
+    pub fn with_branch(&self, branch: Rc<Branch>) -> Self {
+        Self { branch: Some(branch), ..self.clone() }
+    }
+
     /// `rows.. in -> rows.. out`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let out = self.alone(f, x)?;
+        match &self.branch {
+            Some(branch) => out.add(&branch.forward(f, x)?),
+            None => Ok(out),
+        }
+    }
+
+    fn alone(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let _scope = f.runtime.scope(self.name);
         let out = match &self.weight {
             Weight::Whole(weight) => self.whole(f, x, weight)?,

@@ -1,10 +1,12 @@
 //! Dense feed-forward parts.
 
 use super::hf;
+use super::linear::Branch;
 use super::{Linear, Norm};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{Activation, MlpInput, MlpSpec};
+use std::rc::Rc;
 use tensor::{Result, Tensor, checkpoint};
 
 /// Only a plain MLP has slopes to train, and it asks for them itself.
@@ -65,6 +67,14 @@ impl Mlp {
             intermediate_size: f,
             widened: spec.widened,
         })
+    }
+
+    /// The same with a branch beside its first map.
+    #[must_use]
+    pub fn with_branch(mut self, branch: Rc<Branch>) -> Self {
+        let (Input::GatedFused(map) | Input::Gated(map, _) | Input::Plain(map)) = &mut self.input;
+        *map = map.with_branch(branch);
+        self
     }
 
     /// `rows.. h -> rows.. h`

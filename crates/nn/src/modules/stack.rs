@@ -1,9 +1,10 @@
 //! Blocks one after another.
 
+use super::hybrid::Sharing;
 use super::{Block, Norm, hf, rotary};
 use crate::context::Forward;
 use crate::param::Builder;
-use crate::spec::{LayerSpec, ModelNames, NormSpec};
+use crate::spec::{LayerSpec, Mixer, ModelNames, NormSpec};
 use std::rc::Rc;
 use tensor::{Result, Tensor, checkpoint_keeping};
 
@@ -32,10 +33,11 @@ impl Stack {
     ) -> Result<Self> {
         let count = order.map_or(layers.len(), <[usize]>::len) as u64;
         let mut blocks = Vec::with_capacity(layers.len());
+        let sharing = Sharing::default();
         for (i, layer) in layers.iter().enumerate() {
             let _list = b.runtime().scope(names.layers);
             let _scope = b.runtime().scope(i.to_string());
-            blocks.push(Block::new(b, layer, h, count)?);
+            blocks.push(Block::new(b, layer, h, count, &sharing)?);
         }
         let final_norm = final_norm.map(|norm| Norm::new(b, names.norm, norm, &[h])).transpose()?;
         let order = order.map_or_else(|| (0..layers.len()).collect(), <[usize]>::to_vec);
@@ -50,6 +52,12 @@ impl Stack {
     /// # Errors
     /// If shapes do not fit.
     pub fn forward(&self, f: &Forward, mut x: Tensor) -> Result<Tensor> {
+        // Some blocks read the embedded tokens beside the stream.
+        let mut own = f.clone();
+        if self.specs.iter().any(|layer| matches!(layer.mixer, Mixer::Hybrid(_))) {
+            own.memory = Some(x.copy()?);
+        }
+        let f = &own;
         if f.profile.is_hf() {
             hf::prepare(f, &self.specs, x.dtype())?;
         } else {

@@ -167,3 +167,61 @@ pub enum DeltaMaps {
     /// The same, but decays for every channel and gates through narrow maps (Kimi Linear).
     PerChannel,
 }
+
+/// A Transformer block whose weights several blocks share, in front of a state space (Zamba).
+///
+/// It reads the residual stream beside the embedded tokens; a map of its own brings what it makes to the state space.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HybridSpec {
+    /// Module name of the shared part.
+    pub name: &'static str,
+    /// Which of the sets of shared weights.
+    pub set: u64,
+    /// Which of the blocks with a shared part this is.
+    pub place: u64,
+    /// Places at which each set is used.
+    pub places: Vec<u64>,
+    /// The attention, on twice the width of the stream.
+    pub attention: super::AttentionSpec,
+    /// The feed-forward part.
+    pub mlp: super::MlpSpec,
+    /// Every norm.
+    pub norm: NormSpec,
+    /// Maps of low rank for each place, beside the shared ones.
+    pub branches: Option<BranchSpec>,
+    /// The state space.
+    pub mamba: Box<super::Mixer>,
+}
+
+/// Maps of low rank beside shared maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BranchSpec {
+    /// Their rank.
+    pub rank: u64,
+    /// Whether queries, keys and values have them, beside the feed-forward part.
+    pub attention: bool,
+}
+
+/// A gated short convolution (LFM 2): `C * conv(B * x)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortConvSpec {
+    /// The convolution.
+    pub conv: ConvSpec,
+    /// Whether the maps in and out have biases.
+    pub bias: bool,
+}
+
+/// A gated linear recurrent unit between two maps (Griffin).
+///
+/// Source: De et al. 2024, arXiv 2402.19427.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RgLruSpec {
+    /// Channels of the recurrence.
+    pub width: u64,
+    /// Blocks of the gates' maps.
+    pub heads: u64,
+    /// Convolution in front of the recurrence.
+    pub conv: ConvSpec,
+    /// Activation of the other branch.
+    pub act: Activation,
+}
