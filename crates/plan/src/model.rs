@@ -3,10 +3,9 @@
 use nn::config::{Config, Resolved};
 use nn::families;
 use nn::fp8;
-use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, Projection, SourceSpec};
+use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, SourceSpec};
 use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::ops::Range;
-use std::rc::Rc;
 use tensor::Trace;
 use tensor::meter::Mark;
 use units::{Diagnostic, Diagnostics};
@@ -334,29 +333,6 @@ pub fn intermediate_size(layer: &LayerSpec) -> Option<u64> {
         FeedForwardSpec::Mlp(mlp) => Some(mlp.intermediate_size),
         FeedForwardSpec::Moe(moe) => Some(moe.intermediate_size),
         FeedForwardSpec::None => None,
-    }
-}
-
-/// Bytes of keys and values of one token over all blocks, at `bytes` per element: what the model needs, windows apart.
-pub fn kv_bytes_per_token(spec: &ModelSpec, bytes: u64) -> u64 {
-    spec.layers.iter().map(|layer| kv_elements(layer)).sum::<u64>() * bytes
-}
-
-/// Bytes of keys and values of a sequence of `tokens`, at `bytes` per element: blocks with a window keep only that.
-pub fn kv_bytes(spec: &ModelSpec, tokens: u64, bytes: u64) -> u128 {
-    let window = |layer: &Rc<LayerSpec>| layer.attention().and_then(|attention| attention.window);
-    let kept = |layer: &Rc<LayerSpec>| window(layer).map_or(tokens, |window| window.min(tokens));
-    let of = |layer: &Rc<LayerSpec>| u128::from(kv_elements(layer)) * u128::from(kept(layer));
-    spec.layers.iter().map(of).sum::<u128>() * u128::from(bytes)
-}
-
-/// Elements that one block keeps of a token: none where positions are mixed by other means than attention.
-fn kv_elements(layer: &LayerSpec) -> u64 {
-    // Attention in both directions reads a text once and keeps nothing.
-    let Some(attention) = layer.attention().filter(|attention| attention.causal) else { return 0 };
-    match &attention.projection {
-        Projection::Latent(latent) => latent.kv_rank + latent.rope_dim,
-        _ => attention.kv_heads * (attention.head_dim + attention.value_dim),
     }
 }
 

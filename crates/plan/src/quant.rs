@@ -135,7 +135,8 @@ impl Format {
 
     /// Bytes of so many elements in a row, their groups' constants included.
     pub fn run_bytes(&self, elements: u64) -> u64 {
-        self.runs.iter().map(|run| elements.div_ceil(run.elements).saturating_mul(run.bytes)).sum()
+        let bytes = self.runs.iter().map(|run| elements.div_ceil(run.elements).saturating_mul(run.bytes));
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Bits of an element, constants of groups included.

@@ -7,11 +7,13 @@ use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
+use crate::inference::cache::Cache;
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
-use crate::model::{Model, kv_bytes, kv_bytes_per_token};
+use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::params::Counts;
 use crate::phrase;
+use crate::quant::Format;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
 use crate::scaling;
 use crate::sharding::Sharding;
@@ -78,12 +80,13 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.inputs =
         ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
     let flops = StepFlops::of(&traced.trace, &request.options);
+    let kept = Cache::of(&model.spec, Format::bf16());
     report.result = Value::map()
         .with("fits", fits)
         .with("params", Counts::of(&traced.params).result())
         .with("flop_per_token", work.flop_per_token())
-        .with("kv_cache_bytes_per_token", kv_bytes_per_token(&model.spec, 2))
-        .with("kv_cache_bytes_at_max_positions", model.spec.max_positions.map(|most| kv_bytes(&model.spec, most, 2)))
+        .with("kv_cache_bytes_per_token", kept.token_bytes(1))
+        .with("kv_cache_bytes_at_max_positions", model.spec.max_positions.map(|most| kept.sequence_bytes(most, 1)))
         .with(
             "step",
             Value::map()
@@ -152,7 +155,8 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
         .map_or(Phrase::default(), |a| phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]);
     let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
-    let kv = Bytes(kv_bytes_per_token(spec, 2));
+    let kept = Cache::of(spec, Format::bf16());
+    let kv = Bytes(kept.token_bytes(1));
     let windows = spec
         .layers
         .iter()
@@ -163,11 +167,13 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
         note = note.and(phrase!["; ", windows, " of ", spec.layers.len() as u64, " blocks keep their window only"]);
     }
     if let Some(most) = spec.max_positions
-        && let Ok(bytes) = u64::try_from(kv_bytes(spec, most, 2))
+        && let Ok(bytes) = u64::try_from(kept.sequence_bytes(most, 1))
     {
         note = note.and(phrase!["; ", Bytes(bytes), " at ", most, " tokens"]);
     }
-    rows.push(KeyValue::new("KV cache", kv).note(note));
+    if spec.predicts_next_token() {
+        rows.push(KeyValue::new("KV cache", kv).note(note));
+    }
     Block::key_values("", rows)
 }
 

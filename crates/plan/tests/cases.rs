@@ -6,7 +6,7 @@
 
 use napkin_plan::formulas;
 use napkin_plan::ledger::{self, Ledger, Request};
-use napkin_plan::model::{Model, kv_bytes, kv_bytes_per_token};
+use napkin_plan::model::Model;
 use napkin_plan::params::{self, Counts};
 use napkin_plan::report::Value;
 use napkin_plan::sharding::Sharding;
@@ -286,32 +286,6 @@ fn what_attention_keeps() {
     assert_eq!(of("model.layers.3.self_attn"), (6 + 2) * sbh + 4 * 4096 * 32);
     // Its input is the result of the norm, which keeps one number a row besides.
     assert_eq!(of("model.layers.3.input_layernorm"), 2 * sbh + 4 * 4096);
-}
-
-/// inference-01, ui-01: heads and widths as stated, not as derived from `hidden_size`; windows end the growth.
-#[test]
-fn keys_and_values() {
-    let gemma =
-        [("num_hidden_layers", "48"), ("num_key_value_heads", "8"), ("num_attention_heads", "16"), ("head_dim", "256")];
-    let qwen = [
-        ("num_hidden_layers", "64"),
-        ("num_attention_heads", "64"),
-        ("hidden_size", "5120"),
-        ("intermediate_size", "25600"),
-    ];
-    for (name, overrides, bytes) in
-        [("qwen3-4b", &[][..], 147_456), ("qwen3-4b", &qwen, 262_144), ("gemma-3-1b", &gemma, 393_216)]
-    {
-        assert_eq!(kv_bytes_per_token(&preset(name, overrides).spec, 2), bytes, "{name}");
-    }
-    let open = |text: &[u8]| Model::from_text("case", "config.json", text, &[], None).unwrap();
-    let mistral = open(include_bytes!("../../nn/tests/data/cfg_headdim_not_dh.json"));
-    assert_eq!(kv_bytes_per_token(&mistral.spec, 2), 163_840);
-    let nested = open(include_bytes!("../../nn/tests/data/cfg_nested_text.json"));
-    near(kv_bytes(&nested.spec, 131_072, 2) as f64 / f64::from(1 << 30), 2.613, 2e-4);
-    near((kv_bytes_per_token(&nested.spec, 2) * 131_072) as f64 / f64::from(1 << 30), 17.0, 1e-12);
-    let null = open(include_bytes!("../../nn/tests/data/cfg_kv_null.json"));
-    assert_eq!(kv_bytes_per_token(&null.spec, 2), 32_768);
 }
 
 /// ui-09: GPT-2 under its old names, as stored and with a padded vocabulary.

@@ -360,6 +360,36 @@ fn keys_of_any_family() {
     }
 }
 
+/// Sizes at the edge of counting give numbers or refusals, and no panic.
+#[test]
+fn sizes_beyond_counting() {
+    let huge = ["1", "1048576", "4611686018427387904", "18446744073709551615"];
+    for heads in huge {
+        for width in huge {
+            let text = format!(
+                r#"{{"model_type": "x", "num_hidden_layers": 1000, "num_attention_heads": {heads}, "head_dim": {width},
+                    "sliding_window": {width}, "layer_types": ["mamba", "full_attention", "sliding_attention"],
+                    "mamba_d_state": {heads}, "mamba_d_conv": 4, "mamba_expand": {width}, "hidden_size": {heads}}}"#
+            );
+            let (config, _) = Config::parse("config.json", text.as_bytes());
+            let Ok(geometry) = config.ok_or(()).and_then(|c| plan::inference::geometry::read(&c).map_err(drop)) else {
+                continue;
+            };
+            let what = What::Partial { name: "x".to_owned(), geometry, params: None, notes: Vec::new() };
+            let asked = Request {
+                block: default(1 << 31),
+                chunk: default(1 << 31),
+                room: Room::Tokens(u64::MAX),
+                ..request(what, 1 << 31)
+            };
+            asked.report().unwrap();
+        }
+    }
+    let bare = |total| What::Bare { name: "x".to_owned(), total, active: total, heads: Some([u64::MAX, u64::MAX, 2]) };
+    let asked = Request { room: Room::Memory(Memory::Given(Bytes(u64::MAX))), ..request(bare(Params(u64::MAX)), 2) };
+    asked.report().unwrap();
+}
+
 /// State-space layers keep the same of every sequence: states of the channels, and three positions of the convolution.
 #[test]
 fn states_of_hybrid_models() {

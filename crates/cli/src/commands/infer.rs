@@ -95,7 +95,7 @@ pub struct EngineArgs {
     /// Most tokens of prompts read in one step [default: 8192]
     #[arg(long, visible_alias = "max-num-batched-tokens", value_name = "N")]
     pub prefill_chunk: Option<String>,
-    /// Devices that share each matrix [default: the number of devices]
+    /// Devices that share each matrix [default: as many as divide the heads; the rest are replicas]
     #[arg(long, value_name = "N")]
     pub tp: Option<String>,
     /// Share of a device's memory that is used [default: 0.9 of an accelerator, 1 of --memory]
@@ -217,7 +217,7 @@ impl Infer {
             |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
         let seq_len = Choice::or(number(read, "--seq-len", &self.sequences.seq_len), longest);
         let prompt = Choice::or(number(read, "--prompt", &self.sequences.prompt), seq_len.value);
-        let tp = Choice::or(read.flag_with("--tp", engine.tp.as_deref(), some), devices);
+        let tp = Choice::or(read.flag_with("--tp", engine.tp.as_deref(), some), shared(subject, devices));
         if !devices.is_multiple_of(tp.value) {
             let problem = Diagnostic::error("", format!("--tp {} does not divide -n {devices}", tp.value));
             read.problem(problem.why("each replica has as many devices as the others").help(format!("--tp {devices}")));
@@ -281,6 +281,16 @@ impl Subject {
         let (config, _) = Config::parse("config.json", model.config.as_bytes());
         plan::quant::stated(&config?)
     }
+}
+
+/// As many of the devices as divide them and the query heads of a model evenly.
+fn shared(subject: Option<&Subject>, devices: u64) -> u64 {
+    let Some(Subject::Model(model)) = subject else { return devices };
+    let heads: Vec<u64> =
+        model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.heads).collect();
+    let divides = |tp: &u64| devices.is_multiple_of(*tp) && heads.iter().all(|heads| heads.is_multiple_of(*tp));
+    // More than a node is no tensor parallelism that anybody runs; a bound keeps this short.
+    (1..=devices.min(1 << 12)).rev().find(divides).unwrap_or(1)
 }
 
 /// A format that keys and values are kept in.

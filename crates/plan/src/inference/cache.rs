@@ -67,10 +67,20 @@ impl LayerCache {
     pub fn token_bytes(&self, format: &Format, tp: u64) -> u64 {
         match self.kept {
             Kept::Heads { kv_heads, key, value } => {
-                kv_heads.div_ceil(tp.max(1)) * (format.run_bytes(key) + format.run_bytes(value))
+                let of_head = format.run_bytes(key).saturating_add(format.run_bytes(value));
+                kv_heads.div_ceil(tp.max(1)).saturating_mul(of_head)
             }
             Kept::Vector { width, .. } => format.run_bytes(width),
             Kept::State { .. } => 0,
+        }
+    }
+
+    /// Elements of one token in one layer, or bytes of its state.
+    pub fn elements(&self) -> u64 {
+        match self.kept {
+            Kept::Heads { kv_heads, key, value } => kv_heads.saturating_mul(key.saturating_add(value)),
+            Kept::Vector { width, .. } => width,
+            Kept::State { bytes } => bytes,
         }
     }
 
@@ -159,27 +169,30 @@ impl Cache {
         Self { uncounted, ..Self::new(each, order.len() as u64, format) }
     }
 
+    /// Bytes of one token in all layers of a kind.
+    pub fn kind_bytes(&self, kind: &LayerCache, tp: u64) -> u64 {
+        kind.layers.saturating_mul(kind.token_bytes(self.format, tp))
+    }
+
     /// Bytes of one token on each of `tp` devices, windows apart.
     pub fn token_bytes(&self, tp: u64) -> u64 {
-        self.kinds.iter().map(|kind| kind.layers * kind.token_bytes(self.format, tp)).sum()
+        sum(self.kinds.iter().map(|kind| self.kind_bytes(kind, tp)))
     }
 
     /// Bytes of one more token of a sequence that is longer than every window.
     pub fn far_token_bytes(&self, tp: u64) -> u64 {
         let far = self.kinds.iter().filter(|kind| kind.reach == Reach::All);
-        far.map(|kind| kind.layers * kind.token_bytes(self.format, tp)).sum()
+        sum(far.map(|kind| self.kind_bytes(kind, tp)))
     }
 
     /// Bytes of the states of a sequence on each of `tp` devices.
     pub fn state_bytes(&self, tp: u64) -> u64 {
-        self.kinds.iter().map(|kind| kind.layers * kind.state_bytes(tp)).sum()
+        sum(self.kinds.iter().map(|kind| kind.layers.saturating_mul(kind.state_bytes(tp))))
     }
 
     /// Bytes of a sequence of `tokens` on each of `tp` devices: what the model needs.
     pub fn sequence_bytes(&self, tokens: u64, tp: u64) -> u128 {
-        let kept = |kind: &LayerCache| {
-            u128::from(kind.layers * kind.token_bytes(self.format, tp)) * u128::from(kind.tokens(tokens))
-        };
+        let kept = |kind: &LayerCache| u128::from(self.kind_bytes(kind, tp)) * u128::from(kind.tokens(tokens));
         self.kinds.iter().map(kept).sum::<u128>() + u128::from(self.state_bytes(tp))
     }
 
@@ -192,7 +205,7 @@ impl Cache {
     pub fn read_bytes(&self, tokens: u64, tp: u64) -> u128 {
         let read = |kind: &LayerCache| {
             let tokens = kind.tokens(tokens).min(kind.reads.unwrap_or(u64::MAX));
-            u128::from(kind.layers * kind.token_bytes(self.format, tp)) * u128::from(tokens)
+            u128::from(self.kind_bytes(kind, tp)) * u128::from(tokens)
         };
         self.kinds.iter().map(read).sum::<u128>() + 2 * u128::from(self.state_bytes(tp))
     }
@@ -246,9 +259,15 @@ impl Cache {
     }
 }
 
+/// The sum, as large as can be counted.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
 /// What a layer keeps; nothing if it mixes no positions.
 fn layer_caches(layer: &LayerSpec, chunked: bool) -> Vec<LayerCache> {
-    let mut all = match layer.attention() {
+    // Attention in both directions reads a text once and keeps nothing.
+    let mut all = match layer.attention().filter(|attention| attention.causal) {
         Some(attention) => attention_caches(attention, chunked),
         None => Vec::new(),
     };
@@ -270,6 +289,9 @@ fn state_elements(mixer: &Mixer) -> Option<u64> {
         Some(mamba2(mamba))
     } else if let Mixer::Parallel(both) = mixer {
         Some(mamba2(&both.mamba))
+    } else if let Mixer::Delta(delta) = mixer {
+        let channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim;
+        Some(with_taps(delta.value_heads * delta.key_dim * delta.value_dim, delta.conv.taps, channels))
     } else if matches!(mixer, Mixer::Attention(_) | Mixer::None) {
         Some(0)
     } else {

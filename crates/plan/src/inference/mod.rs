@@ -207,6 +207,11 @@ impl Request<'_> {
         }
     }
 
+    /// Copies of the model on the devices.
+    fn replicas(&self) -> u64 {
+        self.fleet.as_ref().map_or(1, |fleet| (fleet.devices / self.tp.value.max(1)).max(1))
+    }
+
     /// The bandwidth between devices.
     fn link(&self) -> Option<BytesPerSecond> {
         let fleet = self.fleet.as_ref().filter(|_| self.tp.value > 1)?;

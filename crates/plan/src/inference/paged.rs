@@ -63,8 +63,11 @@ impl Layout {
             // One table of blocks; layers may keep differently much.
             let (first, block) = (pages[0].0, engine.block);
             let layers = pages.iter().map(|(kind, ..)| kind.layers).sum();
-            let page = |kind: &LayerCache| kind.token_bytes(format, tp) * block + kind.state_bytes(tp);
-            let block_bytes = pages.iter().map(|(kind, ..)| kind.layers * page(kind)).sum();
+            let page = |kind: &LayerCache| {
+                kind.token_bytes(format, tp).saturating_mul(block).saturating_add(kind.state_bytes(tp))
+            };
+            let block_bytes =
+                pages.iter().map(|(kind, ..)| kind.layers.saturating_mul(page(kind))).fold(0, u64::saturating_add);
             let blocks = charged(&first, block);
             let group = Group { kind: first, layers, groups: 1, block, blocks };
             return Some(Self { groups: vec![group], group_layers: layers, block_bytes, blocks });
@@ -96,7 +99,7 @@ impl Layout {
             })
             .collect();
         let blocks = groups.iter().map(|group| group.groups * group.blocks).sum();
-        Some(Self { groups, group_layers, block_bytes: page * group_layers, blocks })
+        Some(Self { groups, group_layers, block_bytes: page.saturating_mul(group_layers), blocks })
     }
 
     /// Bytes that a sequence is charged.
@@ -111,12 +114,12 @@ impl Layout {
 
     /// Blocks of a pool that the engine says has room for so many tokens.
     pub fn blocks_of_tokens(&self, tokens: u64) -> u64 {
-        tokens / self.smallest_block() * self.tables()
+        (tokens / self.smallest_block()).saturating_mul(self.tables())
     }
 
     /// The tokens that the engine says a pool of so many blocks has room for.
     pub fn tokens_of_blocks(&self, blocks: u64) -> u64 {
-        blocks / self.tables() * self.smallest_block()
+        (blocks / self.tables()).saturating_mul(self.smallest_block())
     }
 
     /// Sequences that a pool of so many blocks serves at a time, as the engine prints it.
@@ -127,7 +130,7 @@ impl Layout {
     /// Tokens that a sequence is charged, where all layers are charged the same.
     pub fn charged_tokens(&self) -> Option<u64> {
         match self.groups[..] {
-            [only] if !matches!(only.kind.kept, Kept::State { .. }) => Some(only.blocks * only.block),
+            [only] if !matches!(only.kind.kept, Kept::State { .. }) => Some(only.blocks.saturating_mul(only.block)),
             _ => None,
         }
     }
@@ -149,7 +152,7 @@ fn charge(kind: &LayerCache, block: u64, chunk: u64, tokens: u64) -> u64 {
     }
     match kind.reach {
         Reach::All => tokens.div_ceil(block),
-        Reach::Window(window) => (window - 1).saturating_add(chunk).min(tokens).div_ceil(block) + 1,
+        Reach::Window(window) => window.saturating_sub(1).saturating_add(chunk).min(tokens).div_ceil(block) + 1,
         Reach::Chunk(most) => most.saturating_add(chunk).min(tokens).div_ceil(block),
     }
 }
@@ -165,13 +168,15 @@ fn pages(cache: &Cache, block: u64, tp: u64) -> Option<Vec<(LayerCache, u64, u64
     let token = |kind: &LayerCache| kind.token_bytes(cache.format, tp);
     let widest = cache.kinds.iter().map(token).max()?;
     let state = cache.kinds.iter().map(|kind| kind.state_bytes(tp)).max().unwrap_or(0);
-    let block = if state > 0 && widest > 0 { block.max(ALIGNMENT * state.div_ceil(ALIGNMENT * widest)) } else { block };
-    let page = (widest * block).max(state);
+    // As many aligned tokens as are as large as a state.
+    let as_large = state.div_ceil(ALIGNMENT.saturating_mul(widest).max(1)).saturating_mul(ALIGNMENT);
+    let block = if state > 0 && widest > 0 { block.max(as_large) } else { block };
+    let page = widest.saturating_mul(block).max(state);
     let each = cache.kinds.iter().map(|kind| {
-        let own = token(kind) * block;
+        let own = token(kind).saturating_mul(block);
         // What does not divide the page keeps its tokens, and some bytes of its page stay unused.
         let times = if own > 0 && page.is_multiple_of(own) { page / own } else { 1 };
-        (*kind, block * times, page)
+        (*kind, block.saturating_mul(times), page)
     });
     Some(each.collect())
 }

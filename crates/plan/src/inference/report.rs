@@ -27,7 +27,7 @@ struct Budget {
 impl Budget {
     /// What is left for the cache; `Err` with what is missing.
     fn pool(&self) -> Result<u64, u64> {
-        let taken = self.weights + self.activations + self.runtime;
+        let taken = self.weights.saturating_add(self.activations).saturating_add(self.runtime);
         self.usable.checked_sub(taken).ok_or_else(|| taken - self.usable)
     }
 }
@@ -171,7 +171,13 @@ impl Request<'_> {
     /// `on 8 × H100 SXM`.
     fn device(&self) -> Phrase {
         match &self.room {
-            Room::Memory(Memory::Of(hardware)) => phrase!["on ", self.tp.value, " × ", hardware.display.as_str()],
+            Room::Memory(Memory::Of(hardware)) => {
+                let on = phrase!["on ", self.tp.value, " × ", hardware.display.as_str()];
+                match self.replicas() {
+                    1 => on,
+                    many => on.and(phrase![", each of ", many, " replicas"]),
+                }
+            }
             Room::Memory(Memory::Given(bytes)) => phrase!["in ", self.tp.value, " × ", *bytes],
             _ => Phrase::default(),
         }
@@ -238,7 +244,7 @@ impl Request<'_> {
             table.rows.push(Row::new([
                 kind.name().into(),
                 kind.layers.into(),
-                if state { Cell::Empty } else { (kind.layers * token).into() },
+                if state { Cell::Empty } else { cache.kind_bytes(kind, tp).into() },
                 if state { Cell::Empty } else { tokens.into() },
                 bytes_of(own),
                 blocks.map_or(Cell::Empty, |group| {
@@ -308,7 +314,7 @@ impl Request<'_> {
         };
         let roofline =
             Roofline { passes: &subject.passes, weights: &subject.weights, cache: subject.cache.as_ref(), ceilings };
-        let replicas = (fleet.devices / tp).max(1);
+        let replicas = self.replicas();
         let most = kept.and_then(|kept| kept.pool.map(|(_, blocks)| kept.layout.concurrency(blocks) as u64));
         let mut batches = vec![1, self.batch.value];
         batches.extend(most.filter(|most| *most > 0));
@@ -338,7 +344,7 @@ impl Request<'_> {
                 rate.into(),
             ])
         };
-        let rate = |tokens: u64, pass: &Pass| Tokens(tokens * replicas) / pass.time();
+        let rate = |tokens: u64, pass: &Pass| Tokens(tokens.saturating_mul(replicas)) / pass.time();
         let prompt_name = format!("prompt of {}", units::group_digits(u128::from(self.prompt.value)));
         table.rows.push(row(prompt_name, 1, &prompt, rate(self.prompt.value, &prompt)));
         let mut decode = Vec::new();
