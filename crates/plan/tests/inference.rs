@@ -420,12 +420,19 @@ fn states_of_hybrid_models() {
     let decode = num(&report, &["time", "prefill", "flop"]);
     assert!(decode > 2.0 * 1.2e9 * 4096.0);
 
-    let bamba = open("default-bamba.json");
-    let report = request(What::Model(&bamba), 4096).report().unwrap();
-    let Value::List(kinds) = get(&report, &["cache", "by_kind"]) else { panic!("no kinds") };
-    let layers: u128 = kinds.iter().map(|kind| kind.get("layers").and_then(Value::as_uint).unwrap()).sum();
-    assert_eq!(layers, uint(&report, &["cache", "layers"]));
-    assert!(uint(&report, &["cache", "state_bytes_device"]) > 0);
+    // Every layer of a hybrid model keeps something, and the layers of a kind are those of its config.
+    for (name, attention, states, state) in [
+        ("default-jamba.json", 4, 28, 8192 * 16 + 3 * 8192),
+        ("default-zamba2.json", 9, 54, 5120 * 64 + 3 * (5120 + 2 * 64)),
+        ("default-qwen3-next.json", 12, 36, 32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128)),
+        ("default-recurrent-gemma.json", 8, 18, 4 * 2560),
+    ] {
+        let model = open(name);
+        let report = request(What::Model(&model), 4096).report().unwrap();
+        assert_eq!(uint(&report, &["cache", "attention_layers"]), attention, "{name}");
+        assert_eq!(uint(&report, &["cache", "state_bytes_device"]), 2 * states * state, "{name}");
+        assert!(report.warnings.iter().all(|w| !w.message.contains("the state of")), "{name}");
+    }
 }
 
 /// By keys and by modules, configs of known families keep the same of a token, but for rules that only a family knows.

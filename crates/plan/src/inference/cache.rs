@@ -163,9 +163,12 @@ impl Cache {
         // A block that runs several times keeps what each of its runs makes.
         let once = || (0..spec.layers.len()).collect();
         let order: Vec<usize> = spec.order.clone().unwrap_or_else(once);
-        let each = order.iter().filter_map(|&i| spec.layers.get(i)).flat_map(|layer| layer_caches(layer, chunked));
+        let each = order
+            .iter()
+            .filter_map(|&i| spec.layers.get(i))
+            .flat_map(|layer| layer_caches(layer, spec.hidden_size, chunked));
         let mixers = order.iter().filter_map(|&i| spec.layers.get(i)).map(|layer| &layer.mixer);
-        let uncounted = mixers.filter(|mixer| state_elements(mixer).is_none()).count() as u64;
+        let uncounted = mixers.filter(|mixer| state_elements(mixer, spec.hidden_size).is_none()).count() as u64;
         Self { uncounted, ..Self::new(each, order.len() as u64, format) }
     }
 
@@ -265,22 +268,22 @@ fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// What a layer keeps; nothing if it mixes no positions.
-fn layer_caches(layer: &LayerSpec, chunked: bool) -> Vec<LayerCache> {
+fn layer_caches(layer: &LayerSpec, h: u64, chunked: bool) -> Vec<LayerCache> {
     // Attention in both directions reads a text once and keeps nothing.
     let mut all = match layer.attention().filter(|attention| attention.causal) {
         Some(attention) => attention_caches(attention, chunked),
         None => Vec::new(),
     };
-    if let Some(elements) = state_elements(&layer.mixer).filter(|elements| *elements > 0) {
+    if let Some(elements) = state_elements(&layer.mixer, h).filter(|elements| *elements > 0) {
         let kept = Kept::State { bytes: WIDTH * elements };
         all.push(LayerCache { layers: 1, kept, reach: Reach::All, reads: None });
     }
     all
 }
 
-/// Elements of the state of a layer: that of its recurrence, and the positions its convolution looks back to. `None` if no
+/// Elements of the state of a layer on a stream of width `h`: that of its recurrence, and the positions its convolution looks back to. `None` if no
 /// rule says them.
-fn state_elements(mixer: &Mixer) -> Option<u64> {
+fn state_elements(mixer: &Mixer, h: u64) -> Option<u64> {
     let with_taps = |state: u64, taps: u64, channels: u64| state + taps.saturating_sub(1) * channels;
     let mamba2 = |mamba: &Mamba2Spec| with_taps(mamba.inner() * mamba.state, mamba.conv.taps, mamba.conv_channels());
     if let Mixer::Mamba(mamba) = mixer {
@@ -289,6 +292,12 @@ fn state_elements(mixer: &Mixer) -> Option<u64> {
         Some(mamba2(mamba))
     } else if let Mixer::Parallel(both) = mixer {
         Some(mamba2(&both.mamba))
+    } else if let Mixer::Hybrid(both) = mixer {
+        state_elements(&both.mamba, h)
+    } else if let Mixer::ShortConv(short) = mixer {
+        Some(with_taps(0, short.conv.taps, h))
+    } else if let Mixer::RgLru(unit) = mixer {
+        Some(with_taps(unit.width, unit.conv.taps, unit.width))
     } else if let Mixer::Delta(delta) = mixer {
         let channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim;
         Some(with_taps(delta.value_heads * delta.key_dim * delta.value_dim, delta.conv.taps, channels))
