@@ -46,6 +46,7 @@ impl Class {
             | Op::DepthwiseConv1dInput(_)
             | Op::DepthwiseConv1dWeight(_)
             | Op::PackedLinear(_)
+            | Op::LinearCrossEntropy(_)
             | Op::ChunkScan(_)
             | Op::ChunkScanBackward(_)
             | Op::SolveTriangular(_)

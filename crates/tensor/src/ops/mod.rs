@@ -339,6 +339,8 @@ ops! {
     nll_loss { NllLoss, NllLossBackward }
     /// Cross-entropy from logits.
     cross_entropy { CrossEntropy, CrossEntropyBackward }
+    /// The head and cross-entropy in chunks.
+    linear_cross_entropy { LinearCrossEntropy }
     // --- from outside
     /// An op with its own cost rule.
     custom { Custom }

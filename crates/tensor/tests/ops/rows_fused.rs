@@ -132,6 +132,18 @@ fn losses() -> Vec<Row> {
             let (x, t) = (g.float(&[5, 3])?, targets(g, 3)?);
             Ok(vec![x.nll_loss(&t, Reduction::Mean)?, x.nll_loss(&t, Reduction::Sum)?])
         }),
+        row("linear_cross_entropy", |g| {
+            let (x, w, t) = (g.float(&[5, 4])?, g.float(&[3, 4])?, targets(g, 3)?);
+            Ok(vec![x.linear_cross_entropy(&w, &t, 2)?])
+        }),
+        row("linear_cross_entropy of a frozen head", |g| {
+            let (x, w, t) = (g.float(&[5, 4])?, g.data(&[3, 4])?, targets(g, 3)?);
+            Ok(vec![x.linear_cross_entropy(&w, &t, 8)?.mul_scalar(0.5)?])
+        }),
+        row("linear_cross_entropy under frozen blocks", |g| {
+            let (x, w, t) = (g.data(&[5, 4])?, g.float(&[3, 4])?, targets(g, 3)?);
+            Ok(vec![x.linear_cross_entropy(&w, &t, 1)?])
+        }),
         row("cross_entropy", |g| {
             let (x, t) = (g.float(&[5, 3])?, targets(g, 3)?);
             Ok(vec![x.cross_entropy(&t, Reduction::Mean)?, x.cross_entropy(&t, Reduction::Sum)?])
