@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         steps: 2,
         warm: false,
         dropout: false,
+        objective: nn::Objective::DEFAULT,
         until: Until::Optimizer,
     };
     let settings = Settings::of_steps(&step, 2);

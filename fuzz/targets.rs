@@ -50,6 +50,7 @@ pub fn config(bytes: &[u8]) {
             steps: 1,
             warm: true,
             dropout: true,
+            objective: nn::Objective::DEFAULT,
             until: Until::Optimizer,
         };
         if let Err(problems) = model.trace(&options) {

@@ -3,7 +3,7 @@
 use clap::Args;
 use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
-use nn::{Profile, Recompute};
+use nn::{HeadLoss, Objective, Profile, Recompute, Reference};
 use plan::allocator::{Conf, Process};
 use plan::hardware::{self, Hardware, Kind};
 use plan::ledger::Request;
@@ -103,6 +103,13 @@ pub struct StepArgs {
     /// Count dropout, with the probabilities of the config
     #[arg(long)]
     pub dropout: bool,
+    /// How head and loss run: whole, fused (no logits are kept), or chunked:8 (in so many parts) [default: whole]
+    #[arg(long, value_name = "FORM")]
+    pub loss: Option<String>,
+    /// Preference optimisation (DPO) of pairs against a frozen copy (model), the model without adapters (base), or stored
+    /// numbers (stored); --batch counts sequences, two to a pair
+    #[arg(long, value_name = "REFERENCE")]
+    pub dpo: Option<String>,
 }
 
 /// A step that is really made on this machine.
@@ -256,6 +263,10 @@ impl StepArgs {
             steps: 2,
             warm: false,
             dropout: self.dropout,
+            objective: Objective {
+                head: word::<HeadLoss>(read, "--loss", self.loss.as_deref()).unwrap_or_default(),
+                preference: word::<Reference>(read, "--dpo", self.dpo.as_deref()),
+            },
             until: Until::Optimizer,
         }
     }

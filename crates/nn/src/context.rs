@@ -114,6 +114,8 @@ pub struct Forward {
     pub recompute: Recompute,
     /// Whether dropout is on.
     pub training: bool,
+    /// Whether adapters beside linear maps take part.
+    pub adapters: bool,
     /// Batch.
     pub batch: u64,
     /// Sequence length.
@@ -148,6 +150,7 @@ impl Forward {
             profile,
             recompute,
             training: true,
+            adapters: true,
             batch,
             seq_len,
             compute: None,

@@ -2,6 +2,7 @@
 
 use crate::context::Forward;
 use crate::model::Model;
+use crate::objective::{HeadLoss, chunked_loss};
 use crate::spec::{ModelSpec, Task};
 use tensor::ops::nll_loss::Reduction;
 use tensor::{DType, Result, Tensor};
@@ -43,7 +44,7 @@ pub fn positions(spec: &ModelSpec, input: &Tensor, labels: Labels<'_>) -> u64 {
 ///
 /// # Errors
 /// As [`Model::forward`].
-pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>) -> Result<Tensor> {
+pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head: HeadLoss) -> Result<Tensor> {
     let given = labels.given();
     let (mut f, mut shifted) = (f.clone(), None);
     if let Some(memory) = model.encode(&f, input)? {
@@ -52,6 +53,21 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>) -> R
     }
     let f = &f;
     let hidden = model.body(f, shifted.as_ref().unwrap_or(input))?;
+    let tokens = matches!(model.spec().task, Task::NextToken | Task::OwnToken);
+    match head {
+        HeadLoss::Whole => {}
+        _ if !tokens => {}
+        HeadLoss::Fused => {
+            let targets = f.runtime.no_grad(|| targets(f, model.spec().task, labels)?.view(&[given.elements()]))?;
+            if let Some(loss) = model.output().fused_loss(f, &hidden, &targets)? {
+                return Ok(loss);
+            }
+        }
+        HeadLoss::Chunked(parts) => {
+            let targets = targets(f, model.spec().task, labels)?;
+            return chunked_loss(f, model, &hidden, &targets, parts);
+        }
+    }
     let logits = model.logits(f, &hidden)?;
     let loss = match (model.spec().task, labels) {
         (Task::NextToken, Labels::Tokens(labels)) => next_token_loss(f, &logits, labels),
@@ -64,6 +80,29 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>) -> R
     loss
 }
 
+/// What each position is to predict: the labels as they are given, or those of the next position.
+fn targets(f: &Forward, task: Task, labels: Labels<'_>) -> Result<Tensor> {
+    if task == Task::NextToken { next_targets(f, labels) } else { Ok(labels.given().clone()) }
+}
+
+/// The next token of every position.
+///
+/// # Shapes
+/// labels `b s` (integers) -> `b s`
+pub(crate) fn next_targets(f: &Forward, labels: Labels<'_>) -> Result<Tensor> {
+    match labels {
+        Labels::Targets(targets) => Ok(targets.clone()),
+        Labels::Tokens(tokens) => f.runtime.no_grad(|| shifted_left(f, tokens)?.contiguous()),
+    }
+}
+
+/// The labels of the next positions, a view into labels with one more at the end.
+fn shifted_left(f: &Forward, labels: &Tensor) -> Result<Tensor> {
+    let (b, s) = (labels.size(0), labels.size(1));
+    let end = f.runtime.full(&[b, 1], IGNORED, DType::I64)?;
+    Tensor::cat(&[labels, &end], 1)?.narrow(1, 1, s)
+}
+
 /// Mean cross-entropy of `logits` against the tokens shifted by one.
 ///
 /// The `hf` profiles follow transformers: labels shifted inside the loss, logits raised to f32, log-softmax, negative
@@ -73,13 +112,9 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>) -> R
 /// # Shapes
 /// logits `b s v`, labels `b s` (integers) -> scalar
 pub fn next_token_loss(f: &Forward, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let (b, s) = (logits.size(0), logits.size(1));
     // The padded labels live as long as the targets cut from them.
-    let padded = f.runtime.no_grad(|| {
-        let end = f.runtime.full(&[b, 1], IGNORED, DType::I64)?;
-        Tensor::cat(&[labels, &end], 1)
-    })?;
-    let targets = f.runtime.no_grad(|| padded.narrow(1, 1, s)?.contiguous())?;
+    let padded = f.runtime.no_grad(|| shifted_left(f, labels))?;
+    let targets = f.runtime.no_grad(|| padded.contiguous())?;
     target_loss(f, logits, &targets)
 }
 

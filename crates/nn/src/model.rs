@@ -2,6 +2,7 @@
 
 use crate::context::Forward;
 use crate::modules::{Embedding, Linear, Sequence, Stack};
+use crate::output::Output;
 use crate::param::{Builder, Init, Param, ParamKind};
 use crate::spec::{AttentionSteps, LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task};
 use std::rc::Rc;
@@ -15,8 +16,7 @@ pub struct Model {
     stack: Stack,
     project_out: Option<Linear>,
     pooler: Sequence,
-    transform: Sequence,
-    head: Option<Head>,
+    output: Output,
     towers: Vec<Tower>,
     params: Vec<Param>,
     buffers: Vec<(String, Tensor)>,
@@ -33,12 +33,6 @@ struct Encoder {
 struct Tower {
     encoder: Encoder,
     projector: Sequence,
-}
-
-/// The output projection; `None` for a weight that is the token table.
-struct Head {
-    weight: Tensor,
-    bias: Option<Tensor>,
 }
 
 impl Encoder {
@@ -128,11 +122,11 @@ impl Model {
         drop(body);
 
         let pooler = Sequence::new(&b, &spec.pooler)?;
-        let transform = Sequence::new(&b, &spec.head.transform)?;
-        let head = if spec.head.absent { None } else { Some(Head::new(&b, spec, embed.table())?) };
+        let shared_spec = Rc::new(spec.clone());
+        let output = Output::new(&b, &shared_spec, embed.table())?;
         let (params, buffers) = b.finish();
-        let spec = Rc::new(spec.clone());
-        Ok(Self { spec, encoder, embed, stack, project_out, pooler, transform, head, towers, params, buffers })
+        let spec = shared_spec;
+        Ok(Self { spec, encoder, embed, stack, project_out, pooler, output, towers, params, buffers })
     }
 
     /// What it was built from.
@@ -217,49 +211,12 @@ impl Model {
     /// # Errors
     /// If shapes do not fit.
     pub fn logits(&self, f: &Forward, hidden: &Tensor) -> Result<Tensor> {
-        let spec = &self.spec.head;
-        let scaled = spec.input_scale.map(|scale| hidden.mul_scalar(scale)).transpose()?;
-        let hidden = scaled.as_ref().unwrap_or(hidden);
-        let transformed = (!self.transform.is_empty()).then(|| self.transform.forward(f, hidden)).transpose()?;
-        let hidden = transformed.as_ref().unwrap_or(hidden);
-        let Some(head) = &self.head else { return Ok(hidden.clone()) };
-        let mut logits = {
-            let _scope = f.runtime.scope(self.spec.names.head);
-            let weight = f.weight(&head.weight)?;
-            let bias = head.bias.as_ref().map(|b| f.weight(b)).transpose()?;
-            let hidden =
-                if f.runtime.autocast_setting().is_none() { &hidden.to_dtype(weight.dtype())? } else { hidden };
-            hidden.linear(&weight, bias.as_ref())?
-        };
-        if let Some(scale) = spec.scale {
-            logits = logits.mul_scalar(scale)?;
-        }
-        if let Some(cap) = spec.softcap {
-            logits = logits.div_scalar(cap)?;
-            logits = logits.tanh()?;
-            logits = logits.mul_scalar(cap)?;
-        }
-        Ok(logits)
+        self.output.logits(f, hidden)
     }
-}
 
-impl Head {
-    fn new(b: &Builder<'_>, spec: &ModelSpec, table: Option<&Tensor>) -> Result<Self> {
-        let (h, v, names) = (spec.hidden_size, spec.vocab_size, &spec.names);
-        let width = spec.embedding.width.unwrap_or(h);
-        let _scope = b.runtime().scope(names.head);
-        let weight = match table.filter(|_| spec.head.tied) {
-            Some(table) => {
-                b.tie(table, &format!("{}.weight", names.head));
-                table.clone()
-            }
-            None => b.param("weight", &[v, width], ParamKind::Head, Init::FanIn(h))?,
-        };
-        let bias = spec.head.bias.then(|| b.param("bias", &[v], ParamKind::Head, Init::Zeros)).transpose()?;
-        if let (Some(bias), Some(name)) = (&bias, spec.head.bias_tie) {
-            b.tie(bias, name);
-        }
-        Ok(Self { weight, bias })
+    /// What makes logits of hidden states.
+    pub fn output(&self) -> &Output {
+        &self.output
     }
 }
 

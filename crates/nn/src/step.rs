@@ -3,6 +3,7 @@
 use crate::context::{Profile, Recompute};
 use crate::loss::Labels;
 use crate::model::Model;
+use crate::objective::Objective;
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::ParamKind;
 use crate::scaler::ScalerState;
@@ -161,6 +162,8 @@ pub struct StepOptions {
     pub warm: bool,
     /// Whether dropout is on; the probabilities are the model's.
     pub dropout: bool,
+    /// What is minimised.
+    pub objective: Objective,
     /// Stops after the forward pass, or after the backward pass of the first step.
     pub until: Until,
 }
@@ -220,6 +223,7 @@ impl StepOptions {
             autocast: self.autocast,
             dropout: self.dropout,
             clip_norm: None,
+            objective: self.objective,
             stochastic_rounding: false,
         }
     }

@@ -7,9 +7,10 @@ use crate::fp8::{DelayedScaling, Fp8};
 pub use crate::loss::Labels;
 use crate::loss::{loss, positions};
 use crate::model::Model;
+use crate::objective::{Objective, REFERENCE, Reference, preference_loss};
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
 use crate::scaler::{LossScaler, ScalerOptions, Skip};
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, Pattern, Tuning};
 use crate::step::Precision;
 use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
 
@@ -35,6 +36,8 @@ pub struct TrainingOptions {
     /// Longest gradient norm; infinity clips nothing but has the norm looked at. `None`: it is not even computed, but
     /// where losses are scaled.
     pub clip_norm: Option<f64>,
+    /// What is minimised.
+    pub objective: Objective,
     /// Whether bf16 parameters without master copies are rounded up or down at random, right in the mean.
     pub stochastic_rounding: bool,
 }
@@ -61,6 +64,8 @@ pub struct Skipped {
 pub struct Training {
     runtime: Runtime,
     model: Model,
+    /// The frozen copy that preferences are held against.
+    reference: Option<Model>,
     optimizer: Optimizer,
     options: TrainingOptions,
     scaler: Option<LossScaler>,
@@ -85,13 +90,18 @@ impl Training {
         runtime.begin("init", Phase::Init);
         let precision = options.precision;
         let model = Model::build_frozen(runtime, spec, precision.param_dtype(), precision.frozen_dtype(&spec.tuning))?;
+        let reference = match options.objective.preference {
+            Some(Reference::Model) => Some(reference(runtime, spec, precision)?),
+            _ => None,
+        };
         let mut optimizer = Optimizer::new(options.optimizer, options.hyper, precision.has_master());
         optimizer.set_stochastic_rounding(options.stochastic_rounding);
         let scaler = (precision == Precision::Fp16Mixed).then(|| LossScaler::new(ScalerOptions::default()));
         let fp8 = (precision == Precision::Fp8).then(|| Fp8::new(runtime, model.params(), DelayedScaling::default()));
         let fp8 = fp8.transpose()?;
         let options = *options;
-        let training = Self { runtime: runtime.clone(), model, optimizer, options, scaler, fp8, step: 1, micro: 0 };
+        let training =
+            Self { runtime: runtime.clone(), model, reference, optimizer, options, scaler, fp8, step: 1, micro: 0 };
         if training.wide_grads() {
             for param in training.model.params().iter().filter(|p| p.trainable) {
                 let zeros = runtime.no_grad(|| runtime.zeros(param.tensor.shape(), precision.grad_dtype()))?;
@@ -201,7 +211,10 @@ impl Training {
         f.training = dropout;
         f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
-            let loss = loss(f, &self.model, tokens, labels);
+            let loss = match options.objective.preference {
+                Some(kind) => preference_loss(f, &self.model, (self.reference.as_ref(), kind), tokens, labels),
+                None => loss(f, &self.model, tokens, labels, options.objective.head),
+            };
             if let Some(casts) = &f.fp8 {
                 casts.forget();
             }
@@ -284,4 +297,13 @@ impl Training {
         norm.unscale_and_clip(longest.unwrap_or(f64::INFINITY))?;
         Ok(updated)
     }
+}
+
+/// A frozen copy of a model, in the dtype of what is not trained under mixed precision.
+fn reference(runtime: &Runtime, spec: &ModelSpec, precision: Precision) -> Result<Model> {
+    let frozen_dtype = Some(precision.copies().unwrap_or(precision.param_dtype()));
+    let tuning = Tuning { frozen: vec![Pattern::everything()], frozen_dtype, ..Tuning::default() };
+    let spec = ModelSpec { tuning, ..spec.clone() };
+    let _scope = runtime.scope(REFERENCE);
+    Model::build(runtime, &spec, precision.param_dtype())
 }

@@ -53,6 +53,7 @@ fn trace(loaded: &Loaded, profile: Profile, (batch, seq_len): (u64, u64), until:
         steps: 1,
         warm: false,
         dropout: false,
+        objective: napkin_nn::Objective::DEFAULT,
         until,
     };
     step::trace(&loaded.spec, &options).unwrap().trace

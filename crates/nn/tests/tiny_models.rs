@@ -10,7 +10,7 @@ use napkin_nn::loss::{self, Labels};
 use napkin_nn::optim::{Hyper, Implementation, Kind, Optimizer, OptimizerKind};
 use napkin_nn::spec::Task;
 use napkin_nn::step::{self, Precision, StepOptions, Until};
-use napkin_nn::{Forward, Model, ModelSpec, Param, Profile, Recompute};
+use napkin_nn::{Forward, HeadLoss, Model, ModelSpec, Param, Profile, Recompute};
 use std::path::PathBuf;
 use tensor::meter::{MemoryChange, OpEvent, Role};
 use tensor::ops::create::{Create, Fill};
@@ -58,6 +58,7 @@ fn options(profile: Profile) -> StepOptions {
         steps: 2,
         warm: false,
         dropout: true,
+        objective: napkin_nn::Objective::DEFAULT,
         until: Until::Optimizer,
     }
 }
@@ -214,7 +215,7 @@ impl Bench {
         let seq_len = loss::positions(self.model.spec(), &self.input, labels);
         let mut f = Forward::new(&self.runtime, self.profile, self.recompute, BATCH, seq_len);
         f.training = self.dropout;
-        let loss = loss::loss(&f, &self.model, &self.input, labels).unwrap();
+        let loss = loss::loss(&f, &self.model, &self.input, labels, HeadLoss::Whole).unwrap();
         loss.backward().unwrap();
         loss.item().unwrap()
     }

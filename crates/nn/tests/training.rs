@@ -29,6 +29,7 @@ fn training(precision: Precision, grad_accum_steps: u64, clip_norm: Option<f64>)
         autocast: CastLists::Cpu,
         dropout: false,
         clip_norm,
+        objective: napkin_nn::Objective::DEFAULT,
         stochastic_rounding: false,
     };
     let mut training = Training::new(&Runtime::with_seed(Device::Cpu, 3), &spec("llama"), &options).unwrap();

@@ -28,6 +28,7 @@ const OPTIONS: StepOptions = StepOptions {
     steps: 2,
     warm: false,
     dropout: true,
+    objective: napkin_nn::Objective::DEFAULT,
     until: Until::Optimizer,
 };
 
@@ -129,6 +130,7 @@ fn only_what_is_trained_has_gradients_and_states_and_moves() {
             autocast: options.autocast,
             dropout: true,
             clip_norm: None,
+            objective: napkin_nn::Objective::DEFAULT,
             stochastic_rounding: false,
         };
         let mut training = Training::new(&runtime, spec, &training).unwrap();

@@ -42,6 +42,7 @@ fn step(profile: Profile) -> StepOptions {
         steps: 1,
         warm: true,
         dropout: false,
+        objective: nn::Objective::DEFAULT,
         until: Until::Optimizer,
     }
 }

@@ -193,6 +193,8 @@ pub fn step_inputs(options: &StepOptions) -> Value {
         .with("precision", options.precision.name())
         .with("optimizer", options.optimizer.to_string())
         .with("recompute", options.recompute.name())
+        .with("loss", options.objective.head.to_string())
+        .with("dpo", options.objective.preference.map(nn::Reference::name))
 }
 
 /// What of the step the answer rests on.
@@ -210,6 +212,7 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
         Assumption::new("batch", "batch", options.batch, Origin::Default).flag("--batch"),
         seq_len_assumption(options),
     ];
+    all.extend(objective_assumption(options));
     if options.grad_accum_steps > 1 {
         let steps = options.grad_accum_steps;
         let one = Assumption::new("grad_accum", "grad_accum", steps, Origin::Default).flag("--grad-accum");
@@ -220,6 +223,17 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
 
 fn seq_len_assumption(options: &StepOptions) -> Assumption {
     Assumption::new("seq_len", "seq_len", options.seq_len, Origin::Default).flag("--seq-len")
+}
+
+/// What is minimised, where that is more than the next token.
+fn objective_assumption(options: &StepOptions) -> Option<Assumption> {
+    let reference = options.objective.preference?;
+    let why = match reference {
+        nn::Reference::Model => "a frozen copy of the model in the dtype of the contractions reads each batch, too",
+        nn::Reference::Base => "the model without its adapters reads each batch, too",
+        nn::Reference::Stored => "log-probabilities of the reference are computed before",
+    };
+    Some(Assumption::new("dpo", "dpo", reference.name(), Origin::Given).why(why).flag("--dpo"))
 }
 
 /// FLOP per token under each convention, beside the trace.

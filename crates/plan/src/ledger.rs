@@ -1,5 +1,6 @@
 //! Memory of one device, line by line, at the peak of a training step; phases and timeline of the step.
 
+use nn::objective::REFERENCE;
 use nn::spec::ModelNames;
 use nn::step::{Precision, StepOptions, StepTrace};
 use std::collections::BTreeMap;
@@ -203,6 +204,9 @@ pub(crate) fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str
                 ("logits_and_loss", String::new())
             }
         }
+        Role::Parameter | Role::Buffer if path.split('.').next() == Some(REFERENCE) => {
+            (role.name(), REFERENCE.to_owned())
+        }
         _ => (role.name(), String::new()),
     }
 }
@@ -310,7 +314,8 @@ fn table(model: &Model, request: &Request<'_>, ledger: &Ledger) -> Table {
         table.rows.push(row.note(bucket_note(name, bytes, model, request)));
         if lines.len() > 1 && request.depth > 0 {
             for line in lines {
-                let part = if line.part.is_empty() { "accumulated".to_owned() } else { line.part.replace('_', " ") };
+                let whole = if name == "gradients" { "accumulated" } else { "model" };
+                let part = if line.part.is_empty() { whole.to_owned() } else { line.part.replace('_', " ") };
                 table.rows.push(Row::new([part.into(), Bytes(line.bytes).into()]).indent(1));
             }
         }

@@ -3,6 +3,7 @@
 use nn::config::{Config, Resolved};
 use nn::families;
 use nn::fp8;
+use nn::objective::{HeadLoss, Reference};
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, SourceSpec};
 use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::ops::Range;
@@ -296,6 +297,7 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
             );
         }
     }
+    problems.extend(objective_problems(spec, options));
     if options.profile == nn::Profile::HfSdpa && !spec.has_sdpa {
         problems.push(
             Diagnostic::error("T0307", format!("transformers has no fused-attention path for `{}`", spec.family))
@@ -325,6 +327,43 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
         );
     }
     if problems.has_errors() { Err(problems) } else { Ok(()) }
+}
+
+/// What of the objective cannot be with this model.
+fn objective_problems(spec: &ModelSpec, options: &StepOptions) -> Vec<Diagnostic> {
+    let mut problems = Vec::new();
+    if options.objective.head == HeadLoss::Fused && !spec.has_plain_head() {
+        problems.push(
+            Diagnostic::error("T0319", "--loss fused: the head of this model is more than one product")
+                .why("a bias, a scale or a cap of the logits has no place in the fused kernel")
+                .help("--loss chunked:8"),
+        );
+    }
+    let Some(reference) = options.objective.preference else { return problems };
+    if !spec.predicts_next_token() {
+        problems.push(Diagnostic::error("T0319", "--dpo needs a model whose every position predicts the next token"));
+    }
+    if !options.batch.is_multiple_of(2) {
+        problems.push(
+            Diagnostic::error("T0319", format!("--dpo with --batch {}: sequences come in pairs", options.batch))
+                .help(format!("--batch {}", options.batch + 1)),
+        );
+    }
+    if reference == Reference::Base && spec.tuning.lora.is_none() {
+        problems.push(
+            Diagnostic::error("T0319", "--dpo base: the model without its adapters, and it has none")
+                .help("--lora 16")
+                .help("--dpo model"),
+        );
+    }
+    if options.objective.head != HeadLoss::Whole {
+        problems.push(
+            Diagnostic::error("T0319", format!("--dpo with --loss {}", options.objective.head))
+                .why("log-probabilities of the tokens are taken from all logits")
+                .help("--loss whole"),
+        );
+    }
+    problems
 }
 
 /// Inner width of the feed-forward part of a block, if it has one.

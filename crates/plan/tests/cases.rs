@@ -32,6 +32,7 @@ const OPTIONS: StepOptions = StepOptions {
     steps: 1,
     warm: true,
     dropout: false,
+    objective: nn::Objective::DEFAULT,
     until: Until::Optimizer,
 };
 

@@ -36,6 +36,7 @@ const OPTIONS: StepOptions = StepOptions {
     steps: 2,
     warm: false,
     dropout: false,
+    objective: nn::Objective::DEFAULT,
     until: Until::Optimizer,
 };
 

@@ -123,6 +123,7 @@ fn steps() -> impl Strategy<Value = StepOptions> {
                 steps,
                 warm,
                 dropout,
+                objective: nn::Objective::DEFAULT,
                 until: Until::Optimizer,
             }
         },
@@ -388,6 +389,7 @@ fn what_fits_fits_and_one_more_does_not() {
         steps: 1,
         warm: true,
         dropout: false,
+        objective: nn::Objective::DEFAULT,
         until: Until::Optimizer,
     };
     let sharding = Sharding::default();

@@ -48,6 +48,7 @@ fn step(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, w
         steps: 5,
         warm,
         dropout: false,
+        objective: nn::Objective::DEFAULT,
         until: Until::Optimizer,
     };
     (model, options)

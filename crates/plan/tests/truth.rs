@@ -56,6 +56,7 @@ fn options(batch: u64, seq_len: u64, profile: Profile) -> StepOptions {
         steps: 1,
         warm: false,
         dropout: false,
+        objective: nn::Objective::DEFAULT,
         until: Until::Backward,
     }
 }

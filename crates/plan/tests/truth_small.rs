@@ -43,6 +43,7 @@ fn small_variants_match() {
             steps: 1,
             warm: false,
             dropout: false,
+            objective: nn::Objective::DEFAULT,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
@@ -96,6 +97,7 @@ fn tiny_models_have_the_counts_of_the_reference() {
             steps: 1,
             warm: false,
             dropout: false,
+            objective: nn::Objective::DEFAULT,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();

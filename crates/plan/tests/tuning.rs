@@ -51,6 +51,7 @@ fn adapters_keep_and_do_what_peft_keeps_and_does() {
             steps: 1,
             warm: false,
             dropout: true,
+            objective: nn::Objective::DEFAULT,
             until: Until::Backward,
         };
         let traced = model.trace(&options).unwrap();

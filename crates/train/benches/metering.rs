@@ -45,6 +45,7 @@ const OPTIONS: TrainingOptions = TrainingOptions {
     autocast: CastLists::Cpu,
     dropout: false,
     clip_norm: None,
+    objective: nn::Objective::DEFAULT,
     stochastic_rounding: false,
 };
 

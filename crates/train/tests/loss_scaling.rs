@@ -28,6 +28,7 @@ fn start(model: &Model) -> Start<'_> {
         autocast: CastLists::Cpu,
         dropout: true,
         clip_norm: Some(1.0),
+        objective: nn::Objective::DEFAULT,
         stochastic_rounding: false,
     };
     let settings = Settings {

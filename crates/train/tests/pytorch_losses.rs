@@ -107,6 +107,7 @@ impl Reference {
             autocast: CastLists::Cpu,
             dropout: true,
             clip_norm,
+            objective: nn::Objective::DEFAULT,
             stochastic_rounding: false,
         };
         let runtime = Runtime::new(Device::Cpu);

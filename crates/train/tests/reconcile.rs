@@ -36,6 +36,7 @@ fn options(precision: Precision, recompute: Recompute, grad_accum_steps: u64, ki
         steps: 2,
         warm: false,
         dropout: false,
+        objective: nn::Objective::DEFAULT,
         until: Until::Optimizer,
     }
 }

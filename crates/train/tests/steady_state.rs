@@ -71,6 +71,7 @@ fn options(precision: Precision) -> TrainingOptions {
         autocast: CastLists::Cpu,
         dropout: false,
         clip_norm: Some(1.0),
+        objective: nn::Objective::DEFAULT,
         stochastic_rounding: false,
     }
 }

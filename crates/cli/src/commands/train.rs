@@ -400,6 +400,7 @@ impl Train {
             autocast: CastLists::Cpu,
             dropout: self.dropout || old.is_some_and(|s| s.training.dropout),
             clip_norm: clip,
+            objective: nn::Objective::DEFAULT,
             stochastic_rounding,
         };
         let settings = Settings {

@@ -120,7 +120,7 @@ impl Linear {
                 }
             }
         };
-        match &self.adapter {
+        match self.adapter.as_ref().filter(|_| f.adapters) {
             Some(adapter) => adapter.forward(f, x, &out),
             None => Ok(out),
         }

@@ -45,6 +45,11 @@ pub struct Lora {
 pub struct Pattern(String);
 
 impl Pattern {
+    /// Names everything.
+    pub fn everything() -> Self {
+        Self("*".to_owned())
+    }
+
     /// Whether it names the parameter or module at `path`.
     pub fn matches(&self, path: &str) -> bool {
         let parts: Vec<&str> = self.0.split('.').collect();

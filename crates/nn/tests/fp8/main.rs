@@ -136,6 +136,7 @@ fn accumulating(precision: Precision, recompute: Recompute, grad_accum_steps: u6
         autocast: CastLists::Cpu,
         dropout: false,
         clip_norm: None,
+        objective: napkin_nn::Objective::DEFAULT,
         stochastic_rounding: false,
     };
     Training::new(&Runtime::with_seed(Device::Cpu, 5), &spec(), &options).unwrap()
@@ -274,6 +275,7 @@ fn eight_bits_are_kept_for_backward() {
             steps: 1,
             warm: false,
             dropout: false,
+            objective: napkin_nn::Objective::DEFAULT,
             until: Until::Forward,
         };
         let trace = step::trace(&spec(), &options).unwrap().trace;

@@ -45,6 +45,7 @@ impl Settings {
             autocast: options.autocast,
             dropout: options.dropout,
             clip_norm: None,
+            objective: options.objective,
             stochastic_rounding: false,
         };
         Self {
@@ -160,6 +161,7 @@ impl Settings {
             autocast: CastLists::Cpu,
             dropout,
             clip_norm,
+            objective: nn::Objective::DEFAULT,
             stochastic_rounding,
         };
         Ok(Self { training, schedule, batch, seq_len, order, seed, val_fraction })
