@@ -14,7 +14,8 @@ use tempfile::tempdir;
 use tensor::{DType, Device, Runtime};
 
 fn reference(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/models").join(name)
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    [folder.join("models").join(name), folder.join("mixers").join(name)].into_iter().find(|path| path.exists()).unwrap()
 }
 
 fn import(name: &str, dtype: Option<DType>, to: &Path) -> Report {
@@ -69,6 +70,37 @@ fn logits_are_those_of_transformers() {
         assert_eq!(loaded.converted == 0, stored_wide, "{name}: {} tensors converted", loaded.converted);
         assert_eq!(loaded.ignored.len(), if name == "gpt2_hub" { 4 } else { 0 }, "{name}: {:?}", loaded.ignored);
     }
+}
+
+/// Models that mix positions by other means than attention.
+const MIXERS: [&str; 10] = [
+    "mamba",
+    "falcon_mamba",
+    "mamba2",
+    "bamba",
+    "falcon_h1",
+    "qwen3_5_text",
+    "lfm2",
+    "recurrent_gemma",
+    "zamba",
+    "zamba2",
+];
+
+#[test]
+fn logits_of_state_spaces_and_recurrences_are_those_of_transformers() {
+    let mut wrong = Vec::new();
+    for name in MIXERS {
+        let config = fs::read_to_string(reference(name).join("config.json")).unwrap();
+        let (model, runtime) = model(&config, DType::F32);
+        Weights::open(&reference(name)).unwrap().load(&model).unwrap_or_else(|problems| panic!("{name}: {problems}"));
+        let (worst, largest) = off(name, &model, &runtime);
+        // NaN is wrong too.
+        let close = worst < 5e-6 * largest;
+        if !close {
+            wrong.push(format!("{name}: off by {worst:e} of {largest}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Bytes of all tensors by name.

@@ -12,6 +12,9 @@
 | llama       | bfloat16, several files with an index, untied head, grouped queries, another rope_theta       |
 | llama_tied  | float16, tied head                                                                          |
 
+`mixers/NAME` is a model of the config `nn/tests/data/tiny/NAME.json`, in float32, for every family in MIXERS: models that mix
+positions by other means than attention.
+
 Each folder has `logits.json`: token ids of two sequences, and the logits of the float32 model with these weights.
 """
 
@@ -25,6 +28,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = pathlib.Path(__file__).parent / "models"
+MIXERS_HERE = pathlib.Path(__file__).parent / "mixers"
+TINY = pathlib.Path(__file__).parents[3] / "nn/tests/data/tiny"
+MIXERS = [
+    "mamba", "falcon_mamba", "mamba2", "bamba", "falcon_h1", "qwen3_5_text", "lfm2", "recurrent_gemma",
+    "zamba", "zamba2",
+]
 VOCAB = 29
 TOKENS = [[3, 1, 4, 1, 5, 9, 2], [28, 0, 17, 17, 6, 11, 23]]
 
@@ -90,6 +99,18 @@ def write():
     save_file(tensors, hub / "model.safetensors", metadata={"format": "pt"})
 
 
+def write_mixers():
+    shutil.rmtree(MIXERS_HERE, ignore_errors=True)
+    for name in MIXERS:
+        folder = MIXERS_HERE / name
+        config = json.loads((TINY / f"{name}.json").read_text())
+        made(config).save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        # As written by hand: what transformers adds is of no use here.
+        (folder / "config.json").write_text((TINY / f"{name}.json").read_text())
+        save_logits(folder)
+
+
 def check(folder):
     """A folder `NAME` or `NAME-dtype` that was exported from the model `NAME` here."""
     name = folder.name.split("-")[0]
@@ -111,3 +132,4 @@ if __name__ == "__main__":
         check(folder)
     if not folders:
         write()
+        write_mixers()
