@@ -4,7 +4,9 @@ use crate::context::Forward;
 use crate::modules::{Embedding, Linear, Sequence, Stack};
 use crate::output::Output;
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{AttentionSteps, LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task};
+use crate::spec::{
+    AttentionSteps, LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec,
+};
 use std::rc::Rc;
 use tensor::{DType, Result, Runtime, Tensor};
 
@@ -17,7 +19,6 @@ pub struct Model {
     project_out: Option<Linear>,
     pooler: Sequence,
     output: Output,
-    towers: Vec<Tower>,
     params: Vec<Param>,
     buffers: Vec<(String, Tensor)>,
 }
@@ -29,10 +30,52 @@ struct Encoder {
     stack: Stack,
 }
 
-/// A part that turns images or sounds into positions of the text.
-struct Tower {
+/// A part that turns images or sounds into positions of the text, with its parameters.
+///
+/// It is no part of [`Model`]: a step on texts alone does not run it.
+pub struct Tower {
+    spec: Rc<TowerSpec>,
     encoder: Encoder,
     projector: Sequence,
+    params: Vec<Param>,
+}
+
+impl Tower {
+    /// Builds the part with parameters of `dtype`.
+    ///
+    /// # Errors
+    /// If a size is too large to count.
+    pub fn build(runtime: &Runtime, spec: &TowerSpec, dtype: DType) -> Result<Self> {
+        let b = Builder::new(runtime, dtype);
+        let encoder = Encoder::new(&b, &spec.stack, 0, None)?;
+        let projector = Sequence::new(&b, &spec.projector)?;
+        for (name, shape) in &spec.counted {
+            b.param(name, shape, ParamKind::Matrix, Init::Zeros)?;
+        }
+        Ok(Self { spec: Rc::new(spec.clone()), encoder, projector, params: b.finish().0 })
+    }
+
+    /// What it was built from.
+    pub fn spec(&self) -> &TowerSpec {
+        &self.spec
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// The positions of the text that an input becomes.
+    ///
+    /// # Shapes
+    /// `b n width -> b s h`
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn forward(&self, f: &Forward, input: &Tensor) -> Result<Tensor> {
+        let x = self.encoder.forward(f, input)?;
+        self.projector.forward(f, &x)
+    }
 }
 
 impl Encoder {
@@ -91,11 +134,6 @@ impl Model {
             table.ties.iter().for_each(|name| b.tie(&made, name));
             shared = Some(made).filter(|_| table.used);
         }
-        let mut towers = Vec::with_capacity(spec.towers.len());
-        for tower in &spec.towers {
-            let encoder = Encoder::new(&b, &tower.stack, 0, None)?;
-            towers.push(Tower { encoder, projector: Sequence::new(&b, &tower.projector)? });
-        }
         let encoder = spec.encoder.as_ref().map(|stack| Encoder::new(&b, stack, v, shared.as_ref())).transpose()?;
 
         let body = runtime.scope(spec.names.body);
@@ -126,7 +164,7 @@ impl Model {
         let output = Output::new(&b, &shared_spec, embed.table())?;
         let (params, buffers) = b.finish();
         let spec = shared_spec;
-        Ok(Self { spec, encoder, embed, stack, project_out, pooler, output, towers, params, buffers })
+        Ok(Self { spec, encoder, embed, stack, project_out, pooler, output, params, buffers })
     }
 
     /// What it was built from.
@@ -165,19 +203,6 @@ impl Model {
     /// As [`Model::forward`].
     pub fn encode(&self, f: &Forward, input: &Tensor) -> Result<Option<Tensor>> {
         self.encoder.as_ref().map(|encoder| encoder.forward(f, input)).transpose()
-    }
-
-    /// The positions of the text that the `index`-th of [`ModelSpec::towers`] makes of an input; `None` if there is none.
-    ///
-    /// # Shapes
-    /// `b n width -> b s h`
-    ///
-    /// # Errors
-    /// If shapes do not fit.
-    pub fn tower(&self, f: &Forward, index: usize, input: &Tensor) -> Result<Option<Tensor>> {
-        let Some(tower) = self.towers.get(index) else { return Ok(None) };
-        let x = tower.encoder.forward(f, input)?;
-        tower.projector.forward(f, &x).map(Some)
     }
 
     /// Hidden states before the head.

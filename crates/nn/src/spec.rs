@@ -167,6 +167,8 @@ pub enum PositionForm {
     Bare,
     /// A parameter that is not trained (Whisper, Pegasus).
     Frozen,
+    /// As [`PositionForm::Bare`], in a module that no count takes for an embedding: `n h` (Llama 4).
+    Plain,
 }
 
 /// The output projection.

@@ -1,17 +1,18 @@
 //! Whole training steps under the meter.
 
-use crate::context::{Profile, Recompute};
+use crate::context::{Forward, Profile, Recompute};
 use crate::loss::Labels;
-use crate::model::Model;
+use crate::loss::output_loss;
+use crate::model::{Model, Tower};
 use crate::objective::Objective;
 use crate::optim::{Hyper, OptimizerKind};
-use crate::param::ParamKind;
+use crate::param::{Param, ParamKind};
 use crate::scaler::ScalerState;
-use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task, Tuning};
+use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task, TowerSpec, Tuning};
 use crate::training::{Training, TrainingOptions};
 use std::fmt;
 use std::str::FromStr;
-use tensor::{CastLists, DType, Device, Result, Role, Runtime, Tensor, Trace};
+use tensor::{CastLists, Cost, DType, Device, Phase, Result, Role, Runtime, Tensor, Trace};
 
 /// Which dtypes parameters, gradients, states and arithmetic use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -241,12 +242,60 @@ impl StepOptions {
 pub fn parameters(spec: &ModelSpec) -> Result<Vec<ParamInfo>> {
     let runtime = Runtime::new(Device::Meta);
     runtime.set_recording(false);
-    Ok(infos(&Model::build(&runtime, spec, DType::F32)?))
+    Ok(infos(Model::build(&runtime, spec, DType::F32)?.params()))
 }
 
-fn infos(model: &Model) -> Vec<ParamInfo> {
-    model
-        .params()
+/// The parameters of the parts that turn images or sounds into positions of the text, one after another.
+///
+/// # Errors
+/// If a size is too large to count.
+pub fn tower_parameters(spec: &ModelSpec) -> Result<Vec<ParamInfo>> {
+    let runtime = Runtime::new(Device::Meta);
+    runtime.set_recording(false);
+    let mut all = Vec::new();
+    for tower in &spec.towers {
+        all.extend(infos(Tower::build(&runtime, tower, DType::F32)?.params()));
+    }
+    Ok(all)
+}
+
+/// What one image or sound costs in a [`TowerSpec`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct TowerCost {
+    /// Forward pass.
+    pub forward: Cost,
+    /// Backward pass to all its parameters.
+    pub backward: Cost,
+    /// Positions of the text it becomes.
+    pub positions: u64,
+}
+
+/// Traces one image or sound through a part and back.
+///
+/// # Errors
+/// If a size is too large to count, or the sizes of the file do not fit together.
+pub fn tower_cost(spec: &TowerSpec, profile: Profile) -> Result<TowerCost> {
+    let rt = Runtime::new(Device::Meta);
+    let tower = Tower::build(&rt, spec, DType::F32)?;
+    let input = match &spec.stack.embedding.source {
+        SourceSpec::Signal(signal) => numbers(&rt, signal, 1)?,
+        SourceSpec::Tokens => return Err(tensor::Error::Backward("a part of a model that reads tokens")),
+    };
+    let f = Forward::new(&rt, profile, Recompute::None, 1, input.size(1));
+    rt.begin("fwd", Phase::Forward);
+    let out = tower.forward(&f, &input)?;
+    let positions = out.size(1);
+    let loss = output_loss(&out)?;
+    drop(out);
+    rt.begin("bwd", Phase::Backward);
+    loss.backward()?;
+    let trace = rt.take_trace();
+    let of = |phase| trace.cost(|event| event.phase == phase);
+    Ok(TowerCost { forward: of(Phase::Forward), backward: of(Phase::Backward), positions })
+}
+
+fn infos(params: &[Param]) -> Vec<ParamInfo> {
+    params
         .iter()
         .map(|p| ParamInfo {
             name: p.name.clone(),
@@ -337,7 +386,7 @@ pub fn numbers(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Ten
 
 fn finish(runtime: &Runtime, model: &Model) -> StepTrace {
     StepTrace {
-        params: infos(model),
+        params: infos(model.params()),
         buffer_bytes: model.buffers().iter().map(|(_, t)| t.storage().bytes()).sum(),
         trace: runtime.take_trace(),
     }

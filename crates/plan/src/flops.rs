@@ -1,5 +1,6 @@
 //! How much arithmetic, by phase, module and op, under each convention.
 
+use nn::spec::SourceSpec;
 use nn::step::{StepOptions, StepTrace, Until};
 use std::collections::BTreeMap;
 use tensor::meter::OpEvent;
@@ -154,6 +155,8 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
                 .note("forward work done again: hardware FLOP, in no model count")],
         ));
     }
+    let (towers, tower_values) = other_parts(model, options);
+    report.blocks.extend(towers);
     report.inputs = Value::map().with("model", model.inputs()).with("step", step_inputs(options));
     report.result = Value::map()
         .with("forward", cost_value(&flops.forward))
@@ -166,11 +169,48 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
         .with("per_token_6n", formulas::flop_per_token(counts.stored))
         .with("per_token_6n_active", formulas::flop_per_token(counts.active))
         .with("tokens", flops.tokens);
+    if let Some(values) = tower_values {
+        report.result.insert("other_parts", values);
+    }
     report.derivations = derivations(trace, options, view);
     report.warnings = model.step_warnings(options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(options));
     Ok(report)
+}
+
+/// What one image or sound costs beside the language model, which is all that the numbers above count.
+fn other_parts(model: &Model, options: &StepOptions) -> (Option<Block>, Option<Value>) {
+    let (mut rows, mut values) = (Vec::new(), Value::map());
+    for tower in &model.spec.towers {
+        let SourceSpec::Signal(signal) = &tower.stack.embedding.source else { continue };
+        let name = format!("{} part", tower.what);
+        let Ok(cost) = nn::step::tower_cost(tower, options.profile) else {
+            rows.push(KeyValue::new(name, Cell::Empty).note("the sizes of the file do not fit together: not counted"));
+            continue;
+        };
+        let (forward, backward) = (Flops(cost.forward.matmul), Flops(cost.backward.matmul));
+        let note = phrase![
+            "forward of one ",
+            signal.what.as_str(),
+            ", ",
+            cost.positions,
+            " positions of the text; backward ",
+            backward,
+            " where it is trained; in no number above"
+        ];
+        rows.push(KeyValue::new(name, forward).note(note));
+        let value = Value::map()
+            .with("input", signal.what.as_str())
+            .with("forward", cost_value(&cost.forward))
+            .with("backward", cost_value(&cost.backward))
+            .with("positions", cost.positions);
+        values.insert(tower.what, value);
+    }
+    if rows.is_empty() {
+        return (None, None);
+    }
+    (Some(Block::key_values("beside the language model", rows)), Some(values))
 }
 
 fn cost_value(cost: &Cost) -> Value {

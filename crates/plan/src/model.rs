@@ -241,7 +241,7 @@ pub fn parameters(spec: &ModelSpec) -> Result<Vec<ParamInfo>, Diagnostics> {
     step::parameters(spec).map_err(|error| uncountable(&error).help("correct the largest size of the config").into())
 }
 
-fn uncountable(error: &tensor::Error) -> Diagnostic {
+pub(crate) fn uncountable(error: &tensor::Error) -> Diagnostic {
     Diagnostic::error("T0305", error.to_string()).why("every byte is counted exactly, in 64 bits")
 }
 

@@ -109,14 +109,40 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     );
     report.blocks.push(Block::key_values("", rows));
     report.blocks.push(tree(&params, counts.stored, layers, depth).into());
+    let others = nn::step::tower_parameters(&model.spec).map_err(|error| crate::model::uncountable(&error))?;
+    if !others.is_empty() {
+        report.blocks.push(other_parts(model, &params, &others));
+    }
     let modules = by_module(&params);
     report.result =
         counts.result().with("by_module", Value::Map(modules.into_iter().map(|(m, n)| (m, n.into())).collect()));
+    if !others.is_empty() {
+        let whole: Vec<ParamInfo> = params.iter().chain(&others).cloned().collect();
+        report.result.insert("other_parts", Counts::of(&others).result());
+        report.result.insert("whole_model", Counts::of(&whole).result());
+    }
     report.derivations = derivations(&params);
     report.inputs = Value::map().with("model", model.inputs());
     report.warnings = model.warnings();
     report.assumptions = model.assumptions();
     Ok(report)
+}
+
+/// What a wrapper has beside its language model: not in the counts above, for a step on texts does not run it.
+fn other_parts(model: &Model, params: &[ParamInfo], others: &[ParamInfo]) -> Block {
+    let apart = Counts::of(others);
+    let whole: Vec<ParamInfo> = params.iter().chain(others).cloned().collect();
+    let what: Vec<&str> = model.spec.towers.iter().map(|tower| tower.what).collect();
+    let name = format!("{} part", what.join(" and "));
+    let whole = Counts::of(&whole);
+    Block::key_values(
+        "beside the language model",
+        [
+            KeyValue::new(name, exact(apart.stored)).note("not counted above: a step on texts does not run it"),
+            KeyValue::new("whole model", exact(whole.stored)).note("each tensor once"),
+            KeyValue::new("whole model, untied", exact(whole.untied)),
+        ],
+    )
 }
 
 fn exact(count: Params) -> Cell {

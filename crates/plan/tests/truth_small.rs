@@ -113,3 +113,38 @@ fn tiny_models_have_the_counts_of_the_reference() {
     }
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Wrappers of an image encoder and a language model, small: the parameters of the whole and of what is not the text, and
+/// an image that runs through.
+#[test]
+fn parts_beside_the_language_model_have_the_parameters_of_the_reference() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/truth");
+    let table = fs::read_to_string(folder.join("towers.csv")).unwrap();
+    let mut wrong = Vec::new();
+    for row in table.lines().skip(1) {
+        let cells: Vec<&str> = row.split(',').collect();
+        let file = format!("{}.json", cells[0]);
+        let (config, problems) = Config::parse(&file, &fs::read(folder.join("towers").join(&file)).unwrap());
+        let config = config.unwrap_or_else(|| panic!("{problems}"));
+        let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert!(loaded.uncounted.is_empty(), "{file}: {:?}", loaded.uncounted);
+        let text = step::parameters(&loaded.spec).unwrap();
+        let parts = step::tower_parameters(&loaded.spec).unwrap();
+        let all = || text.iter().chain(&parts);
+        let total: u64 = all().map(|p| p.elements).sum();
+        let untied: u64 = all().map(|p| p.elements * (1 + p.tied.len() as u64)).sum();
+        let vision: u64 = parts.iter().map(|p| p.elements).sum();
+        let got = format!("{total},{untied},{vision}");
+        if got != cells[1..].join(",") {
+            wrong.push(format!("{file}: {got}, reference {}", cells[1..].join(",")));
+        }
+        for tower in &loaded.spec.towers {
+            let cost = step::tower_cost(tower, Profile::Fused).unwrap_or_else(|e| panic!("{file}: {e}"));
+            assert!(
+                cost.positions > 0 && cost.forward.matmul > 0 && cost.backward.matmul > cost.forward.matmul,
+                "{file}"
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -158,6 +158,12 @@ impl Config {
         );
     }
 
+    /// The same file read from its root.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self { path: Vec::new(), not_counted: Vec::new(), ..self.clone() }
+    }
+
     /// The sub-configuration `key` of the root as a configuration of its own; an empty object if there is none.
     #[must_use]
     pub fn part(&self, key: &'static str) -> Self {

@@ -250,6 +250,15 @@ impl<'a> Reader<'a> {
         self.known(&[key]);
     }
 
+    /// Takes over what is wrong with the keys another reader asked for, and what it assumed; keys it did not ask for are
+    /// not its business.
+    pub fn absorb_problems(&mut self, part: Reader<'_>) {
+        self.errors += part.errors;
+        self.warnings += part.warnings;
+        self.problems.extend(part.problems);
+        self.assumptions.extend(part.assumptions);
+    }
+
     /// Whether an error was recorded so far.
     pub fn failed(&self) -> bool {
         self.errors > 0

@@ -2,7 +2,8 @@
 //! Llama; Arcee, which is Llama with a plain feed-forward part.
 
 use super::common::{
-    FREE, activation, attention, block, decoder, equal, gated_mlp, heads, plain_mlp, pre_norm, rms, rope_theta, rotary,
+    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, heads, plain_mlp, pre_norm, rms, rope_theta,
+    rotary,
 };
 use super::common::{Given, Sizes, intermediate_size};
 use crate::config::Reader;
@@ -70,14 +71,21 @@ fn plain(f: u64, act: Activation, bias: bool) -> MlpSpec {
 }
 
 fn sizes(r: &mut Reader<'_>, variant: &Variant) -> Sizes {
-    let (h, l, a) = (r.size("hidden_size"), r.layers(variant.layers), r.size("num_attention_heads"));
-    let v = r.size("vocab_size");
+    // Wrappers leave out what equals the default of the class (LLaVA).
+    let nested = r.config().sub_config().is_some();
+    let mut size = |key: &str, default: u64| if nested { r.size_or(key, default, FAMILY) } else { r.size(key) };
+    let (h, a, v) = (size("hidden_size", 4096), size("num_attention_heads", 32), size("vocab_size", 32_000));
+    let l = if nested { r.layers_or(variant.layers, 32, FAMILY) } else { r.layers(variant.layers) };
     heads(r, &Given { h, l, a, v, k: variant.kv_heads, d: variant.head_dim })
 }
 
 fn model(r: &mut Reader<'_>, variant: &Variant) -> ModelSpec {
     let s = sizes(r, variant);
-    let f = intermediate_size(r, &s);
+    let f = if r.config().sub_config().is_some() {
+        r.size_or("intermediate_size", 11_008, FAMILY)
+    } else {
+        intermediate_size(r, &s)
+    };
     let act = activation(r, variant.act.0, variant.act.1);
     let norm = rms(r.float_or(variant.eps.0, variant.eps.1, FREE));
     let attention_bias = r.flag(variant.bias, false);

@@ -80,6 +80,7 @@ mod t5;
 mod tasks;
 mod zamba;
 
+mod towers;
 mod vision;
 mod wav2vec2;
 mod whisper;
@@ -191,6 +192,12 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen2", qwen2::read),
     ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen3", qwen3::read),
+    ("qwen2_5_vl", qwen2::read),
+    ("qwen2_5_vl_text", qwen2::read),
+    ("qwen2_vl", qwen2::read),
+    ("qwen2_vl_text", qwen2::read),
+    ("qwen3_vl_moe_text", qwen_moe::read_qwen3),
+    ("qwen3_vl_text", qwen3::read),
     ("qwen3_5", qwen3_next::read_dense),
     ("qwen3_5_moe", qwen3_next::read_moe),
     ("qwen3_5_moe_text", qwen3_next::read_moe),
@@ -229,6 +236,8 @@ pub struct Loaded {
     pub spec: ModelSpec,
     /// Values with their origin, assumptions, warnings.
     pub resolved: Resolved,
+    /// Sub-configurations of other parts that nothing here counts.
+    pub uncounted: Vec<String>,
 }
 
 /// Reads a config as the family its `model_type` names, or as `assume` if that is given.
@@ -251,12 +260,18 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     reader.known(&["dtype", "torch_dtype"]);
     let mut spec = read(&mut reader);
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
+    // The type of a wrapper says which parts there are, even those whose keys the file leaves out.
+    let wrapper = config.wrapper_model_type().unwrap_or_default();
+    towers::attach(&mut reader, wrapper, &mut spec);
+    let counted = towers::knows(wrapper);
+    let uncounted = config.not_counted().iter().filter(|part| !(counted && *part == "vision_config")).cloned();
+    let uncounted = uncounted.collect();
     let resolved = reader.finish()?;
     let turned = spec.layers.iter().filter_map(|layer| layer.attention()?.rotary.as_ref().map(|rotary| rotary.dim));
     if let Some(odd) = turned.into_iter().find(|dim| !dim.is_multiple_of(2)) {
         return Err(odd_rotary(config, odd).into());
     }
-    Ok(Loaded { spec, resolved })
+    Ok(Loaded { spec, resolved, uncounted })
 }
 
 fn odd_rotary(config: &Config, channels: u64) -> Diagnostic {

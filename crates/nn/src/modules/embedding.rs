@@ -141,8 +141,8 @@ impl Embedding {
                 });
             }
             let scope = f.runtime.scope(p.name);
-            let added = if p.form == PositionForm::Bare {
-                f.weight(table)?
+            let added = if matches!(p.form, PositionForm::Bare | PositionForm::Plain) {
+                f.weight(table)?.narrow(-2, 0, x.size(1))?
             } else {
                 let index = f.runtime.no_grad(|| position_index(f, p, &x))?;
                 table.embedding(&index)?
@@ -181,6 +181,9 @@ fn positions(b: &Builder<'_>, p: &PositionTable, h: u64) -> Result<Tensor> {
     let std = Init::TruncatedNormal(0.02);
     if p.form == PositionForm::Bare {
         return b.param(p.name, &[1, shape[0], h], ParamKind::Embedding, std);
+    }
+    if p.form == PositionForm::Plain {
+        return b.param(p.name, &shape, ParamKind::Matrix, std);
     }
     let _scope = b.runtime().scope(p.name);
     match (p.form, p.trained) {

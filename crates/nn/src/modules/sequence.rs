@@ -21,6 +21,8 @@ enum Module {
     Group(u64),
     Pool(u64),
     Residual(Sequence),
+    SideBySide(u64),
+    Beside(Sequence),
     Conv(Conv),
     ChannelNorm(Norm),
     WithoutLast,
@@ -79,6 +81,8 @@ impl Sequence {
                 Piece::Group(n) => Module::Group(*n),
                 Piece::Pool(n) => Module::Pool(*n),
                 Piece::Residual(inner) => Module::Residual(Self::new(b, inner)?),
+                Piece::SideBySide(n) => Module::SideBySide(*n),
+                Piece::Beside(inner) => Module::Beside(Self::new(b, inner)?),
                 Piece::Conv(conv) => Module::Conv(Conv::new(b, conv)?),
                 Piece::ChannelNorm(norm, width) => Module::ChannelNorm(Norm::named(b, norm, *width)?),
                 Piece::WithoutLast => Module::WithoutLast,
@@ -110,6 +114,11 @@ impl Sequence {
                 Module::Group(n) => x.reshape(&[x.size(0), x.size(1) / n, n * x.size(2)])?,
                 Module::Pool(n) => x.reshape(&[x.size(0), x.size(1) / n, *n, x.size(2)])?.mean(&[2], false)?,
                 Module::Residual(inner) => x.add(&inner.forward(f, &x)?)?,
+                Module::SideBySide(n) => Tensor::cat(&vec![&x; *n as usize], -1)?,
+                Module::Beside(inner) => {
+                    inner.forward(f, &x)?;
+                    x
+                }
                 Module::Conv(conv) => conv.forward(f, &x)?,
                 Module::ChannelNorm(norm) => norm.over_positions(f, &x)?,
                 Module::WithoutLast => x.narrow(1, 0, x.size(1).saturating_sub(1))?,

@@ -27,6 +27,10 @@ pub enum Piece {
     Group(u64),
     /// The mean of so many positions: `b s h -> b (s / n) h`
     Pool(u64),
+    /// So many states of equal sizes side by side, the stream standing for each: `b s h -> b s (n h)`
+    SideBySide(u64),
+    /// `f(x)`, which other parts of the model read; then `x` goes on.
+    Beside(Sequence),
     /// `x + f(x)`
     Residual(Sequence),
     /// A convolution over positions: `b s c -> b o n`
@@ -265,4 +269,6 @@ pub struct TowerSpec {
     pub stack: StackSpec,
     /// What runs behind it, with names from the root, up to the width of the text.
     pub projector: Sequence,
+    /// Parameters that are counted and not run, by name from the root and shape.
+    pub counted: Vec<(String, Vec<u64>)>,
 }
