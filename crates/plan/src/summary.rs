@@ -7,7 +7,7 @@ use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
-use crate::inference::cache::Cache;
+use crate::inference::cache::{Cache, WIDTH};
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
 use crate::model::Model;
 use crate::on_device::OnDevice;
@@ -80,7 +80,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.inputs =
         ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
     let flops = StepFlops::of(&traced.trace, &request.options);
-    let kept = Cache::of(&model.spec, Format::bf16());
+    let kept = Cache::of(&model.spec, Format::bf16(), WIDTH);
     report.result = Value::map()
         .with("fits", fits)
         .with("params", Counts::of(&traced.params).result())
@@ -155,7 +155,7 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
         .map_or(Phrase::default(), |a| phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]);
     let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
-    let kept = Cache::of(spec, Format::bf16());
+    let kept = Cache::of(spec, Format::bf16(), WIDTH);
     let kv = Bytes(kept.token_bytes(1));
     let windows = spec
         .layers

@@ -27,6 +27,7 @@ fn request(what: What<'_>, seq_len: u64) -> Request<'_> {
         weights: default(Storage::Format(Format::bf16())),
         stated: None,
         cache: default(Format::bf16()),
+        state: default(2),
         seq_len: default(seq_len),
         prompt: default(seq_len),
         batch: default(1),
@@ -218,7 +219,7 @@ fn the_engine_keeps_what_is_predicted() {
         if !spec.continues_from_keys() {
             continue;
         }
-        let mut cache = Cache::of(&spec, Format::find("fp32").unwrap());
+        let mut cache = Cache::of(&spec, Format::find("fp32").unwrap(), 2);
         cache.kinds.retain(|kind| !matches!(kind.kept, Kept::Vector { index: true, .. }));
         for (kind, layer) in cache.kinds.iter_mut().zip(&spec.layers) {
             if let (Kept::Vector { width, .. }, Some(attention)) = (kind.kept, layer.attention()) {
@@ -435,6 +436,78 @@ fn states_of_hybrid_models() {
     }
 }
 
+/// What the engine itself logged: blocks of the pool, and sequences of a length that it serves at a time.
+///
+/// vllm-project/vllm issues 10517 (Llama-3.1-8B on a 3090), 40691 (Qwen3.5-27B); LMCache/LMCache issue 1739 (Qwen3-14B);
+/// vllm-project/tpu-inference pull request 223 (16.00 GiB for 131,072 tokens of Llama-3.1-8B).
+#[test]
+fn what_engines_logged() {
+    let llama = preset("llama-3.1-8b", &[]);
+    for (gib, tokens, blocks, served) in [(3.81, 20_000, 1952_u32, 1.56), (2.89, 29_000, 1478, 0.82)] {
+        let pool = Room::Bytes(Bytes((gib * GIB) as u64));
+        let report = Request { room: pool, ..request(What::Model(&llama), tokens) }.report().unwrap();
+        near(num(&report, &["room", "pool_blocks"]), f64::from(blocks), 0.002);
+        let logged = Request { room: Room::Tokens(16 * u64::from(blocks)), ..request(What::Model(&llama), tokens) };
+        let served_here = num(&logged.report().unwrap(), &["room", "sequences_engine"]);
+        assert!((served_here - served).abs() < 0.005, "{served_here}");
+    }
+    let report = request(What::Model(&llama), 131_072).report().unwrap();
+    near(num(&report, &["engine", "sequence_bytes_device"]) / GIB, 16.0, 1e-12);
+
+    let qwen = [("num_hidden_layers", "40"), ("num_attention_heads", "40"), ("hidden_size", "5120")];
+    let qwen = preset("qwen3-4b", &qwen);
+    let pool = Room::Bytes(Bytes((6.51 * GIB) as u64));
+    let report = Request { room: pool, ..request(What::Model(&qwen), 32_768) }.report().unwrap();
+    near(num(&report, &["room", "engine_tokens"]), 42_656.0, 0.001);
+    near(num(&report, &["room", "sequences_engine"]), 1.30, 0.003);
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs/Qwen3.5-27B.json");
+    let text = std::fs::read(path).unwrap();
+    let hybrid = Model::from_text("Qwen3.5-27B", "config.json", &text, &[], None).unwrap();
+    let (config, _) = Config::parse("config.json", &text);
+    assert_eq!(plan::inference::stated_state(&config.unwrap()), Some(4));
+    let asked = Request {
+        state: default(4),
+        chunk: default(16_384),
+        room: Room::Tokens(290_864),
+        ..request(What::Model(&hybrid), 32_768)
+    };
+    let report = asked.report().unwrap();
+    // A log of the tokens drops what is left of a block of each of four groups.
+    near(num(&report, &["room", "sequences_engine"]), 33.04, 0.003);
+    assert_eq!(uint(&report, &["engine", "layers_per_group"]), 16);
+}
+
+/// The blocks that the engine says it needs beside states: `Setting attention block size to N tokens`, and by how much it
+/// pads the states.
+#[test]
+fn blocks_beside_states_as_engines_logged_them() {
+    use plan::inference::cache::{LayerCache, Reach};
+    use plan::inference::paged::{Engine, Layout};
+    // Layers of each kind and heads as Qwen3.5-9B, Qwen3.5-35B-A3B, Qwen3.5-27B and Qwen3-Next have them.
+    for (value_heads, kv_heads, state, format, block, padding) in [
+        (32, 4, 4, "bf16", 528, None),
+        (32, 4, 4, "fp8", 1056, None),
+        (32, 2, 4, "bf16", 1056, Some(0.76)),
+        (48, 4, 4, "bf16", 784, Some(0.13)),
+        (48, 4, 4, "fp8", 1568, None),
+        (32, 2, 2, "bf16", 544, None),
+    ] {
+        let bytes = value_heads * 128 * 128 * state + 3 * (2 * 16 * 128 + value_heads * 128) * 2;
+        let one = |kept, layers| LayerCache { layers, kept, reach: Reach::All, reads: None };
+        let heads = Kept::Heads { kv_heads, key: 256, value: 256 };
+        let kinds = [one(heads, 8), one(Kept::State { bytes }, 24)];
+        let cache = Cache::new(kinds, 32, Format::find(format).unwrap());
+        let layout = Layout::of(&cache, Engine { block: 16, chunk: 8192 }, 1, 32_768).unwrap();
+        assert_eq!(layout.groups[0].block, block, "{value_heads} {format}");
+        let page = layout.block_bytes / layout.group_layers;
+        if let Some(percent) = padding {
+            let padded = (page - bytes) as f64 / bytes as f64 * 100.0;
+            assert!((padded - percent).abs() < 0.005, "{padded}");
+        }
+    }
+}
+
 /// By keys and by modules, configs of known families keep the same of a token, but for rules that only a family knows.
 #[test]
 fn keys_say_what_modules_do() {
@@ -450,7 +523,7 @@ fn keys_say_what_modules_do() {
         let (config, _) = Config::parse("config.json", &text);
         let geometry = plan::inference::geometry::read(&config.unwrap()).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let by_keys = Cache::new(geometry.kept.iter().copied(), geometry.layers, Format::bf16());
-        if by_keys.token_bytes(1) == Cache::of(&model.spec, Format::bf16()).token_bytes(1) {
+        if by_keys.token_bytes(1) == Cache::of(&model.spec, Format::bf16(), 2).token_bytes(1) {
             agreed += 1;
         } else {
             differ.push(path.file_stem().unwrap().to_string_lossy().into_owned());

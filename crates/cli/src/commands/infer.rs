@@ -4,7 +4,8 @@ use clap::Args;
 use nn::config::Config;
 use plan::fit::{Choice, Memory};
 use plan::hardware::{Hardware, Kind};
-use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What, geometry};
+use plan::inference::cache::WIDTH;
+use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What, geometry, state_width, stated_state};
 use plan::model::Model;
 use plan::quant::{Format, Storage};
 use plan::report::Report;
@@ -65,6 +66,9 @@ pub struct FormatArgs {
     /// Bytes of every parameter, instead of a format
     #[arg(long, value_name = "BYTES", conflicts_with = "weights")]
     pub bytes_per_param: Option<String>,
+    /// Recurrent states: bf16 or fp32 [default: `mamba_ssm_dtype` of the config, else bf16]
+    #[arg(long, visible_alias = "mamba-ssm-cache-dtype", value_name = "DTYPE")]
+    pub state_dtype: Option<String>,
     /// Keys and values: bf16, fp8, int8, `Q8_0`, `Q4_0`, ... [default: bf16]
     #[arg(long, value_name = "FORMAT")]
     pub kv_dtype: Option<String>,
@@ -242,6 +246,7 @@ impl Infer {
             weights: Choice::or(weights, Storage::Format(own)),
             stated: stated.map(|format| format.map(|_| ())),
             cache: Choice::or(cache, Format::bf16()),
+            state: Choice::or(state, subject.and_then(Subject::state).unwrap_or(WIDTH)),
             seq_len,
             prompt,
             batch: Choice::or(number(read, "--batch", &self.sequences.batch), 1),
@@ -275,11 +280,19 @@ impl Subject {
         }
     }
 
+    /// How wide its config says that states are.
+    fn state(&self) -> Option<u64> {
+        stated_state(&self.config()?)
+    }
+
+    fn config(&self) -> Option<Config> {
+        let Self::Model(model) = self else { return None };
+        Config::parse("config.json", model.config.as_bytes()).0
+    }
+
     /// How its config says that weights are kept.
     fn stated(&self) -> Option<Result<&'static Format, String>> {
-        let Self::Model(model) = self else { return None };
-        let (config, _) = Config::parse("config.json", model.config.as_bytes());
-        plan::quant::stated(&config?)
+        plan::quant::stated(&self.config()?)
     }
 }
 

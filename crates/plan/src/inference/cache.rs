@@ -8,8 +8,8 @@ use crate::phrase;
 use crate::quant::Format;
 use crate::report::{Cell, Phrase};
 
-/// Bytes of an element of a state.
-const WIDTH: u64 = 2;
+/// Bytes of an element of the positions that a convolution looks back to, and of a state where nobody says otherwise.
+pub const WIDTH: u64 = 2;
 
 /// What one layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,8 +157,8 @@ impl Cache {
         Self { kinds, layers, format, uncounted: 0 }
     }
 
-    /// What the layers of a model keep.
-    pub fn of(spec: &ModelSpec, format: &'static Format) -> Self {
+    /// What the layers of a model keep, elements of recurrent states in `state` bytes each.
+    pub fn of(spec: &ModelSpec, format: &'static Format, state: u64) -> Self {
         let chunked = spec.family.starts_with("llama4");
         // A block that runs several times keeps what each of its runs makes.
         let once = || (0..spec.layers.len()).collect();
@@ -166,7 +166,7 @@ impl Cache {
         let each = order
             .iter()
             .filter_map(|&i| spec.layers.get(i))
-            .flat_map(|layer| layer_caches(layer, spec.hidden_size, chunked));
+            .flat_map(|layer| layer_caches(layer, spec.hidden_size, state, chunked));
         let mixers = order.iter().filter_map(|&i| spec.layers.get(i)).map(|layer| &layer.mixer);
         let uncounted = mixers.filter(|mixer| state_elements(mixer, spec.hidden_size).is_none()).count() as u64;
         Self { uncounted, ..Self::new(each, order.len() as u64, format) }
@@ -268,23 +268,25 @@ fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// What a layer keeps; nothing if it mixes no positions.
-fn layer_caches(layer: &LayerSpec, h: u64, chunked: bool) -> Vec<LayerCache> {
+fn layer_caches(layer: &LayerSpec, h: u64, state: u64, chunked: bool) -> Vec<LayerCache> {
     // Attention in both directions reads a text once and keeps nothing.
     let mut all = match layer.attention().filter(|attention| attention.causal) {
         Some(attention) => attention_caches(attention, chunked),
         None => Vec::new(),
     };
-    if let Some(elements) = state_elements(&layer.mixer, h).filter(|elements| *elements > 0) {
-        let kept = Kept::State { bytes: WIDTH * elements };
-        all.push(LayerCache { layers: 1, kept, reach: Reach::All, reads: None });
+    if let Some([recurrent, taps]) = state_elements(&layer.mixer, h) {
+        let bytes = recurrent.saturating_mul(state).saturating_add(taps.saturating_mul(WIDTH));
+        if bytes > 0 {
+            all.push(LayerCache { layers: 1, kept: Kept::State { bytes }, reach: Reach::All, reads: None });
+        }
     }
     all
 }
 
-/// Elements of the state of a layer on a stream of width `h`: that of its recurrence, and the positions its convolution looks back to. `None` if no
-/// rule says them.
-fn state_elements(mixer: &Mixer, h: u64) -> Option<u64> {
-    let with_taps = |state: u64, taps: u64, channels: u64| state + taps.saturating_sub(1) * channels;
+/// Elements of the state of a layer on a stream of width `h`: of its recurrence, and of the positions its convolution looks
+/// back to. `None` if no rule says them.
+fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
+    let with_taps = |state: u64, taps: u64, channels: u64| [state, taps.saturating_sub(1) * channels];
     let mamba2 = |mamba: &Mamba2Spec| with_taps(mamba.inner() * mamba.state, mamba.conv.taps, mamba.conv_channels());
     if let Mixer::Mamba(mamba) = mixer {
         Some(with_taps(mamba.inner * mamba.state, mamba.conv.taps, mamba.inner))
@@ -302,7 +304,7 @@ fn state_elements(mixer: &Mixer, h: u64) -> Option<u64> {
         let channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim;
         Some(with_taps(delta.value_heads * delta.key_dim * delta.value_dim, delta.conv.taps, channels))
     } else if matches!(mixer, Mixer::Attention(_) | Mixer::None) {
-        Some(0)
+        Some([0, 0])
     } else {
         None
     }

@@ -247,8 +247,10 @@ impl Heads {
     }
 }
 
-/// Bytes of the state of one layer in 16 bits, if the config says its sizes: Mamba, Mamba 2, gated delta networks.
+/// Bytes of the state of one layer, in 16 bits or in what the config says, if the config says its sizes: Mamba, Mamba 2, gated delta networks.
 fn state(r: &mut Reader<'_>) -> Option<u64> {
+    let width = super::stated_state(r.config()).unwrap_or(super::cache::WIDTH);
+    let bytes = |state: u64, taps: u64| state.checked_mul(width)?.checked_add(taps.checked_mul(super::cache::WIDTH)?);
     let product = |sizes: &[u64]| sizes.iter().try_fold(1_u64, |all, size| all.checked_mul(*size));
     if let (Some(heads), Some(key), Some(value)) =
         (r.opt_size("linear_num_value_heads"), r.opt_size("linear_key_head_dim"), r.opt_size("linear_value_head_dim"))
@@ -256,7 +258,7 @@ fn state(r: &mut Reader<'_>) -> Option<u64> {
         let keys = r.size_or("linear_num_key_heads", heads, "one for each of the values");
         let taps = r.size_or("linear_conv_kernel_dim", 4, "the default of the family");
         let channels = product(&[2, keys, key])?.checked_add(product(&[heads, value])?)?;
-        return product(&[2, product(&[heads, key, value])?.checked_add(product(&[taps - 1, channels])?)?]);
+        return bytes(product(&[heads, key, value])?, product(&[taps - 1, channels])?);
     }
     let n = r.opt_size(["ssm_state_size", "mamba_d_state", "state_size", "d_state"])?;
     let taps = r.opt_size(["conv_kernel", "mamba_d_conv", "d_conv"])?;
@@ -268,5 +270,5 @@ fn state(r: &mut Reader<'_>) -> Option<u64> {
         _ => product(&[r.opt_size(["mamba_expand", "expand"])?, r.opt_size("hidden_size")?])?,
     };
     let conv = inner.checked_add(product(&[2, groups, n])?)?;
-    product(&[2, product(&[inner, n])?.checked_add(product(&[taps - 1, conv])?)?])
+    bytes(product(&[inner, n])?, product(&[taps - 1, conv])?)
 }

@@ -19,6 +19,7 @@ pub mod roofline;
 pub mod subject;
 pub mod weights;
 
+use nn::config::Config;
 use units::{Bytes, BytesPerSecond, Diagnostic, Diagnostics, Params};
 
 use self::geometry::Geometry;
@@ -26,6 +27,25 @@ use crate::fit::{Choice, Memory};
 use crate::fleet::Fleet;
 use crate::model::Model;
 use crate::quant::{Format, Storage};
+
+/// Bytes of an element of a recurrent state, if the config says its dtype (`mamba_ssm_dtype`).
+pub fn stated_state(config: &Config) -> Option<u64> {
+    let keys = ["mamba_ssm_dtype", "mamba_ssm_cache_dtype"];
+    let text = keys.into_iter().find_map(|key| config.find(key)?.value.as_str().map(str::to_owned))?;
+    state_width(&text).ok()
+}
+
+/// Bytes of an element of a recurrent state in this dtype.
+///
+/// # Errors
+/// `T0453` for what is neither 16 nor 32 bits wide.
+pub fn state_width(text: &str) -> Result<u64, Diagnostic> {
+    match text.trim().trim_start_matches("torch.").to_lowercase().as_str() {
+        "float32" | "fp32" | "f32" => Ok(4),
+        "bfloat16" | "bf16" | "float16" | "fp16" | "f16" => Ok(2),
+        _ => Err(Diagnostic::error("T0453", format!("states are not kept in `{}`", text.trim())).help("bf16, fp32")),
+    }
+}
 
 /// Share of the memory that an engine takes for itself where nobody says otherwise (vLLM's `gpu_memory_utilization`).
 pub const UTILIZATION: f64 = 0.9;
@@ -87,6 +107,8 @@ pub struct Request<'a> {
     pub stated: Option<Result<(), String>>,
     /// How keys and values are kept.
     pub cache: Choice<&'static Format>,
+    /// Bytes of an element of a recurrent state.
+    pub state: Choice<u64>,
     /// Tokens of a sequence, prompt and answer.
     pub seq_len: Choice<u64>,
     /// Tokens of its prompt.

@@ -474,6 +474,12 @@ impl Request<'_> {
                     .flag("--prefill-chunk"),
             ]);
         }
+        if kept.is_some_and(|kept| kept.cache.state_bytes(1) > 0) {
+            let from = if self.state.given { Origin::Given } else { Origin::Default };
+            let why = "of a recurrent state; positions of convolutions in 16 bits";
+            let each = format!("{} B per element", self.state.value);
+            all.push(Assumption::new("state", "states", each, from).why(why).flag("--state-dtype"));
+        }
         if matches!(self.room, Room::Memory(_)) {
             let share = Cell::Number { value: self.utilization.value, decimals: 2 };
             all.extend([

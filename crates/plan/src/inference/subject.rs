@@ -48,7 +48,7 @@ impl Subject {
                         Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"),
                     );
                 }
-                let cache = Cache::of(spec, request.cache.value);
+                let cache = Cache::of(spec, request.cache.value, request.state.value);
                 if cache.uncounted > 0 {
                     let message = format!("not modelled: the state of {} layers", cache.uncounted);
                     let hole = Diagnostic::warning("T0302", message);
