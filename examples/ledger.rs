@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         warm: false,
         dropout: false,
         objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
         until: Until::Optimizer,
     };
     let settings = Settings::of_steps(&step, 2);

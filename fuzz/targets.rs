@@ -51,6 +51,7 @@ pub fn config(bytes: &[u8]) {
             warm: true,
             dropout: true,
             objective: nn::Objective::DEFAULT,
+            offload: nn::Offload::NONE,
             until: Until::Optimizer,
         };
         if let Err(problems) = model.trace(&options) {

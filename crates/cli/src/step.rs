@@ -3,7 +3,7 @@
 use clap::Args;
 use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
-use nn::{HeadLoss, Objective, Profile, Recompute, Reference};
+use nn::{HeadLoss, Objective, Offload, Profile, Recompute, Reference};
 use plan::allocator::{Conf, Process};
 use plan::hardware::{self, Hardware, Kind};
 use plan::ledger::Request;
@@ -110,6 +110,9 @@ pub struct StepArgs {
     /// numbers (stored); --batch counts sequences, two to a pair
     #[arg(long, value_name = "REFERENCE")]
     pub dpo: Option<String>,
+    /// What is kept on the host: activations, optimizer, or both separated by a comma [default: none]
+    #[arg(long, value_name = "WHAT")]
+    pub offload: Option<String>,
 }
 
 /// A step that is really made on this machine.
@@ -168,6 +171,10 @@ impl LocalStepArgs {
             if let Some(text) = text.as_deref().filter(|text| count(text).is_ok()) {
                 read.flag_with(flag, Some(text), some);
             }
+        }
+        if self.options.offload.is_some() {
+            let problem = Diagnostic::error("", "--offload: a step on this machine has no other host");
+            read.problem(problem.help("leave it away").help("napkin ledger shows the step of a device with one"));
         }
         let options = step.read(read, model, None);
         let steps = read.flag_with("--steps", self.steps.as_deref(), some).unwrap_or(5);
@@ -267,6 +274,7 @@ impl StepArgs {
                 head: word::<HeadLoss>(read, "--loss", self.loss.as_deref()).unwrap_or_default(),
                 preference: word::<Reference>(read, "--dpo", self.dpo.as_deref()),
             },
+            offload: word::<Offload>(read, "--offload", self.offload.as_deref()).unwrap_or_default(),
             until: Until::Optimizer,
         }
     }

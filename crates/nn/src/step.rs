@@ -5,6 +5,7 @@ use crate::loss::Labels;
 use crate::loss::output_loss;
 use crate::model::{Model, Tower};
 use crate::objective::Objective;
+use crate::offload::{self, HostBytes, Offload};
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::{Param, ParamKind};
 use crate::scaler::ScalerState;
@@ -165,6 +166,8 @@ pub struct StepOptions {
     pub dropout: bool,
     /// What is minimised.
     pub objective: Objective,
+    /// What is on the host. It changes the recording, not the program.
+    pub offload: Offload,
     /// Stops after the forward pass, or after the backward pass of the first step.
     pub until: Until,
 }
@@ -209,6 +212,8 @@ pub struct StepTrace {
     pub params: Vec<ParamInfo>,
     /// Bytes of buffers.
     pub buffer_bytes: u64,
+    /// What moves to the host and is kept there.
+    pub host: HostBytes,
 }
 
 impl StepOptions {
@@ -339,16 +344,16 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
         for _ in 0..options.grad_accum_steps {
             let loss = training.forward(&tokens, labels)?;
             if options.until == Until::Forward {
-                return Ok(finish(rt, training.model()));
+                return Ok(finish(rt, training.model(), options));
             }
             training.backward(loss, share)?;
         }
         if options.until == Until::Backward {
-            return Ok(finish(rt, training.model()));
+            return Ok(finish(rt, training.model(), options));
         }
         training.update(Hyper::default().lr)?;
     }
-    Ok(finish(rt, training.model()))
+    Ok(finish(rt, training.model(), options))
 }
 
 /// What the first stack reads, and labels: their values matter to no cost, and are legal and different on a device that
@@ -384,10 +389,13 @@ pub fn numbers(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Ten
     Ok(runtime.tensor_with(&shape, DType::F32, values)?.with_role(Role::Input))
 }
 
-fn finish(runtime: &Runtime, model: &Model) -> StepTrace {
+fn finish(runtime: &Runtime, model: &Model, options: &StepOptions) -> StepTrace {
+    let mut trace = runtime.take_trace();
+    let host = offload::apply(&mut trace, model.params(), options.precision.grad_dtype(), options.offload);
     StepTrace {
         params: infos(model.params()),
+        host,
         buffer_bytes: model.buffers().iter().map(|(_, t)| t.storage().bytes()).sum(),
-        trace: runtime.take_trace(),
+        trace,
     }
 }

@@ -54,6 +54,7 @@ fn trace(loaded: &Loaded, profile: Profile, (batch, seq_len): (u64, u64), until:
         warm: false,
         dropout: false,
         objective: napkin_nn::Objective::DEFAULT,
+        offload: napkin_nn::Offload::NONE,
         until,
     };
     step::trace(&loaded.spec, &options).unwrap().trace

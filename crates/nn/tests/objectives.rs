@@ -79,6 +79,7 @@ fn options(profile: Profile, precision: Precision, objective: Objective) -> Step
         warm: false,
         dropout: true,
         objective,
+        offload: napkin_nn::Offload::NONE,
         until: Until::Optimizer,
     }
 }

@@ -59,6 +59,7 @@ fn options(profile: Profile) -> StepOptions {
         warm: false,
         dropout: true,
         objective: napkin_nn::Objective::DEFAULT,
+        offload: napkin_nn::Offload::NONE,
         until: Until::Optimizer,
     }
 }

@@ -29,6 +29,7 @@ const OPTIONS: StepOptions = StepOptions {
     warm: false,
     dropout: true,
     objective: napkin_nn::Objective::DEFAULT,
+    offload: napkin_nn::Offload::NONE,
     until: Until::Optimizer,
 };
 

@@ -43,6 +43,7 @@ fn step(profile: Profile) -> StepOptions {
         warm: true,
         dropout: false,
         objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
         until: Until::Optimizer,
     }
 }

@@ -234,6 +234,7 @@ pub fn step_inputs(options: &StepOptions) -> Value {
         .with("optimizer", options.optimizer.to_string())
         .with("recompute", options.recompute.name())
         .with("loss", options.objective.head.to_string())
+        .with("offload", options.offload.is_any().then(|| options.offload.to_string()))
         .with("dpo", options.objective.preference.map(nn::Reference::name))
 }
 

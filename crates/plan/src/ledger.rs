@@ -15,7 +15,9 @@ use crate::hardware::Hardware;
 use crate::model::{Model, pattern};
 use crate::on_device::OnDevice;
 use crate::phrase;
-use crate::report::{Assumption, Cell, Column, Derivation, Origin, Phrase, Report, Row, Table, Value, Verdict};
+use crate::report::{
+    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
+};
 use crate::sharding::Sharding;
 use crate::step_timeline;
 use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
@@ -239,8 +241,9 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.headline.qualifiers.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
     report.blocks.push(table(model, request, &ledger).into());
     report.blocks.extend(device.table(request).map(Into::into));
+    report.blocks.extend(host_rows(&traced, request));
     report.inputs = inputs(model, request);
-    report.result = result(&ledger, &device, &traced.trace, request);
+    report.result = result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request));
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(warnings(request));
     report.warnings.extend(device.warning());
@@ -253,6 +256,39 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
         report.timeline = Some(step_timeline::of(model, &traced, &ledger, request));
     }
     Ok(report)
+}
+
+/// What is on the host, and what goes over the link to it.
+fn host_rows(traced: &StepTrace, request: &Request<'_>) -> Option<Block> {
+    let (host, offload) = (traced.host, request.options.offload);
+    let mut rows = Vec::new();
+    if offload.activations {
+        rows.push(
+            KeyValue::new("activations", Bytes(host.activations_peak)).note(phrase![
+                Bytes(2 * host.activations),
+                " there and back in a step; copies in flight are not counted"
+            ]),
+        );
+    }
+    if offload.optimizer {
+        rows.push(KeyValue::new("optimizer states", Bytes(host.states)).note(phrase![
+            Bytes(host.update),
+            " of gradients and parameters there and back; the update runs on the host"
+        ]));
+    }
+    offload.is_any().then(|| Block::key_values("on the host", rows))
+}
+
+/// The same for programs.
+fn host_result(traced: &StepTrace, request: &Request<'_>) -> Option<Value> {
+    let host = traced.host;
+    request.options.offload.is_any().then(|| {
+        Value::map()
+            .with("activation_bytes", host.activations)
+            .with("activation_peak_bytes", host.activations_peak)
+            .with("state_bytes", host.states)
+            .with("update_bytes", host.update)
+    })
 }
 
 /// Each line as the sum of its tensors.

@@ -33,6 +33,7 @@ const OPTIONS: StepOptions = StepOptions {
     warm: true,
     dropout: false,
     objective: nn::Objective::DEFAULT,
+    offload: nn::Offload::NONE,
     until: Until::Optimizer,
 };
 

@@ -37,6 +37,7 @@ const OPTIONS: StepOptions = StepOptions {
     warm: false,
     dropout: false,
     objective: nn::Objective::DEFAULT,
+    offload: nn::Offload::NONE,
     until: Until::Optimizer,
 };
 

@@ -124,6 +124,7 @@ fn steps() -> impl Strategy<Value = StepOptions> {
                 warm,
                 dropout,
                 objective: nn::Objective::DEFAULT,
+                offload: nn::Offload::NONE,
                 until: Until::Optimizer,
             }
         },
@@ -390,6 +391,7 @@ fn what_fits_fits_and_one_more_does_not() {
         warm: true,
         dropout: false,
         objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
         until: Until::Optimizer,
     };
     let sharding = Sharding::default();

@@ -49,6 +49,7 @@ fn step(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, w
         warm,
         dropout: false,
         objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
         until: Until::Optimizer,
     };
     (model, options)

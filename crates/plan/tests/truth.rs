@@ -55,6 +55,7 @@ fn options(batch: u64, seq_len: u64, profile: Profile) -> StepOptions {
         warm: false,
         dropout: false,
         objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
         until: Until::Backward,
     }
 }

@@ -44,6 +44,7 @@ fn small_variants_match() {
             warm: false,
             dropout: false,
             objective: nn::Objective::DEFAULT,
+            offload: nn::Offload::NONE,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
@@ -98,6 +99,7 @@ fn tiny_models_have_the_counts_of_the_reference() {
             warm: false,
             dropout: false,
             objective: nn::Objective::DEFAULT,
+            offload: nn::Offload::NONE,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();

@@ -52,6 +52,7 @@ fn adapters_keep_and_do_what_peft_keeps_and_does() {
             warm: false,
             dropout: true,
             objective: nn::Objective::DEFAULT,
+            offload: nn::Offload::NONE,
             until: Until::Backward,
         };
         let traced = model.trace(&options).unwrap();

@@ -37,6 +37,7 @@ fn options(precision: Precision, recompute: Recompute, grad_accum_steps: u64, ki
         warm: false,
         dropout: false,
         objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
         until: Until::Optimizer,
     }
 }

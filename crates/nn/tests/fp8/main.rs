@@ -276,6 +276,7 @@ fn eight_bits_are_kept_for_backward() {
             warm: false,
             dropout: false,
             objective: napkin_nn::Objective::DEFAULT,
+            offload: napkin_nn::Offload::NONE,
             until: Until::Forward,
         };
         let trace = step::trace(&spec(), &options).unwrap().trace;

@@ -1,0 +1,111 @@
+//! What moves to the host: the same ops, the bytes that were saved, and none of the states.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use napkin_plan::model::Model;
+use napkin_plan::params::{Counts, parameters};
+use napkin_plan::presets;
+use napkin_plan::sharding::Sharding;
+use napkin_plan::timeline::{Phase, Timeline};
+use nn::step::{Precision, StepOptions, StepTrace, Until};
+use nn::{Offload, Profile, Recompute};
+use tensor::meter::MemoryChange;
+use tensor::{CastLists, Role};
+
+fn options(profile: Profile, recompute: Recompute, offload: Offload) -> StepOptions {
+    StepOptions {
+        batch: 2,
+        seq_len: 256,
+        profile,
+        precision: Precision::Bf16Mixed,
+        optimizer: "adamw-foreach".parse().unwrap(),
+        recompute,
+        grad_accum_steps: 1,
+        autocast: CastLists::Cuda,
+        steps: 2,
+        warm: false,
+        dropout: false,
+        objective: nn::Objective::DEFAULT,
+        offload,
+        until: Until::Optimizer,
+    }
+}
+
+fn phases(model: &Model, traced: &StepTrace, options: &StepOptions) -> Vec<Phase> {
+    Timeline::of(traced, options, Sharding::default(), model.spec.names.list()).phases
+}
+
+fn phase<'a>(phases: &'a [Phase], name: &str) -> &'a Phase {
+    phases.iter().find(|phase| phase.name == name).unwrap()
+}
+
+fn models() -> Vec<Model> {
+    ["gpt2", "qwen3-0.6b"]
+        .map(|name| {
+            let (name, text) = presets::find(name).unwrap();
+            Model::from_text(name, name, text.as_bytes(), &[], None).unwrap()
+        })
+        .into()
+}
+
+#[test]
+fn saved_tensors_leave_and_come_back() {
+    for model in models() {
+        for profile in [Profile::Fused, Profile::HfSdpa] {
+            for recompute in [Recompute::None, Recompute::Full] {
+                let plain = options(profile, recompute, Offload::NONE);
+                let moved = options(profile, recompute, "activations".parse().unwrap());
+                let [here, there] = [&plain, &moved].map(|options| model.trace(options).unwrap());
+                let name = format!("{} {profile} {}", model.name, recompute.name());
+                assert_eq!(here.trace.ops, there.trace.ops, "{name}");
+                let [a, b] = [(&here, &plain), (&there, &moved)].map(|(t, o)| phases(&model, t, o));
+                let saved = |phases: &[Phase]| phase(phases, "fwd2").end_by_role[Role::Activation as usize];
+                // What is left is small, or not read before the backward pass begins with it.
+                assert!(saved(&b) * 3 < saved(&a), "{name}: {} of {}", saved(&b), saved(&a));
+                assert!(there.host.activations >= saved(&a) - saved(&b), "{name}");
+                assert!(there.host.activations_peak <= 2 * there.host.activations, "{name}");
+                for (a, b) in a.iter().zip(&b) {
+                    assert_eq!(a.name, b.name);
+                    assert!(b.peak_bytes <= a.peak_bytes, "{name} {}", a.name);
+                    // Parameters, gradients and states stay.
+                    for role in [Role::Parameter, Role::Gradient, Role::OptimizerState] {
+                        assert_eq!(a.end_by_role[role as usize], b.end_by_role[role as usize], "{name} {}", a.name);
+                    }
+                }
+                assert_balanced(&there, &name);
+            }
+        }
+    }
+}
+
+/// Nothing is allocated twice or freed twice.
+fn assert_balanced(traced: &StepTrace, name: &str) {
+    let mut live = vec![false; traced.trace.storages.len()];
+    for event in &traced.trace.memory {
+        let live = &mut live[event.storage.0 as usize];
+        match event.change {
+            MemoryChange::Alloc(_) => assert!(!std::mem::replace(live, true), "{name}: {event:?}"),
+            MemoryChange::Role(_) => assert!(*live, "{name}: {event:?}"),
+            MemoryChange::Free => assert!(std::mem::replace(live, false), "{name}: {event:?}"),
+        }
+    }
+    assert!(traced.trace.memory.is_sorted_by_key(|event| event.op), "{name}");
+}
+
+/// 8 bytes of moments for each parameter, and nothing that an update makes; 4 bytes there and 4 back.
+#[test]
+fn states_and_updates_are_on_the_host() {
+    for model in models() {
+        let all: Offload = "activations,optimizer".parse().unwrap();
+        let options = options(Profile::HfSdpa, Recompute::None, all);
+        let traced = model.trace(&options).unwrap();
+        let params = Counts::of(&parameters(&model).unwrap()).stored.get();
+        // One counter for each tensor, too.
+        assert!(traced.host.states >= 8 * params && traced.host.states < 8 * params + 4096, "{}", model.name);
+        assert_eq!(traced.host.update, 8 * params, "{}", model.name);
+        let phases = phases(&model, &traced, &options);
+        assert!(phases.iter().all(|phase| phase.peak_by_role[Role::OptimizerState as usize] == 0));
+        let update = phase(&phases, "opt2");
+        assert_eq!(update.peak_bytes, phase(&phases, "bwd2").end_bytes());
+        assert_balanced(&traced, &model.name);
+    }
+}
