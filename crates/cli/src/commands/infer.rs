@@ -216,6 +216,7 @@ impl Infer {
         let cache = read.flag_with("--kv-dtype", self.formats.kv_dtype.as_deref(), cache_format);
         let stated = subject.and_then(Subject::stated);
         let own = stated.as_ref().and_then(|format| format.as_ref().ok().copied()).unwrap_or(Format::bf16());
+        let state = read.flag_with("--state-dtype", self.formats.state_dtype.as_deref(), state_width);
         let longest = subject.and_then(Subject::max_positions).unwrap_or(8192).min(8192);
         let number =
             |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
