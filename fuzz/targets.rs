@@ -1,5 +1,6 @@
 //! What reads untrusted text, one function per fuzz target. None may panic on any input.
 
+use napkin_plan::allocator::{Allocator, Conf};
 use napkin_plan::fleet::Fleet;
 use napkin_plan::hardware;
 use napkin_plan::log_mfu;
@@ -7,6 +8,8 @@ use napkin_plan::model::Model;
 use napkin_plan::oom;
 use napkin_plan::oom::message::Message;
 use napkin_plan::params;
+use napkin_plan::snapshot::Question;
+use napkin_plan::snapshot::memory::{Snapshot, State};
 use napkin_plan::step_log;
 use napkin_plan::work::Work;
 use nn::step::{Precision, StepOptions, Until};
@@ -136,6 +139,35 @@ pub fn oom(bytes: &[u8]) {
             drop(oom::Request { message, step: None }.report());
         }
         Err(problem) => assert!(!problem.to_string().is_empty()),
+    }
+}
+
+/// Memory snapshots: what is read has blocks that fill their segments, and a report; what is refused says why and where.
+pub fn snapshot(bytes: &[u8]) {
+    match Snapshot::read("fuzz.pickle", bytes) {
+        Ok(snapshot) => {
+            let live = snapshot.in_state(State::Allocated) + snapshot.in_state(State::Waiting);
+            assert!(live + snapshot.in_state(State::Free) == snapshot.reserved());
+            drop(Question { snapshot, step: None, tolerance: None }.report());
+        }
+        Err(problem) => assert!(!problem.message.is_empty() && problem.location.is_some()),
+    }
+}
+
+/// Settings of the allocator: what is read is written and read again as the same, and serves a few requests.
+pub fn alloc_conf(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let conf = match text.parse::<Conf>() {
+        Ok(conf) => conf,
+        Err(problem) => return assert!(!problem.message.is_empty() && !problem.help.is_empty()),
+    };
+    assert_eq!(conf.to_string().parse::<Conf>(), Ok(conf.clone()));
+    for device in [None, Some(1 << 30)] {
+        let mut allocator = Allocator::new(conf.clone(), device);
+        let blocks: Vec<_> =
+            [1, 700, 3 << 20, 100 << 20, 700 << 20, u64::MAX].map(|bytes| allocator.alloc(bytes).ok()).into();
+        blocks.into_iter().flatten().for_each(|block| allocator.free(block));
+        assert_eq!(allocator.usage().allocated, 0);
     }
 }
 

@@ -467,6 +467,24 @@ fn files_by_extension_and_never_overwritten() {
     assert!(refusal(&[&LECTURE[..], &["-o", "a.html"]].concat()).contains("napkin ledger MODEL --timeline"));
 }
 
+/// A snapshot of PyTorch's memory is named by the step it was taken in, and a pickle that would run something is refused.
+#[test]
+fn a_torch_snapshot_is_explained() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../plan/tests/snapshot/gpt2.pickle");
+    let step = "gpt2 --set n_layer=2 --set n_embd=64 --set n_head=4 --set vocab_size=512 --set n_positions=128 --batch 2 \
+                --seq-len 128 --precision fp32";
+    let explain = ["reconcile", "--torch-snapshot", file];
+    let text = answer(&[&explain[..], &split(step)].concat());
+    assert!(text.contains("76.4 % of what is allocated has a name") && text.contains("data.py:12 preload"), "{text}");
+    assert_eq!(run(&[&explain[..], &split(step), &["--tolerance", "0.05"]].concat()).status.code(), Some(1));
+    assert!(answer(&explain).contains("give the model to name the blocks"));
+    assert!(refusal(&[&explain[..], &["--threads", "2"]].concat()).contains("nothing is run on this one"));
+    let path = folder("pickle").join("a.pickle");
+    std::fs::write(&path, b"\x80\x02cposix\nsystem\n.").expect("a file");
+    let path = path.to_str().expect("a path in UTF-8");
+    assert!(refusal(&["reconcile", "--torch-snapshot", path]).contains("opcode GLOBAL"));
+}
+
 #[test]
 fn a_step_is_drawn() {
     let folder = folder("step");

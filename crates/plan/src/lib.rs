@@ -13,6 +13,7 @@
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
+//! | [`snapshot`] | what lies between a prediction and a memory snapshot of PyTorch |
 //! | [`reconcile`] | what lies between a prediction and a run of it |
 //! | [`inference`] | what weights, keys and values take, how many sequences fit, how long a token takes |
 //! | [`quant`] | number formats of weights and caches, constants included |
@@ -54,6 +55,7 @@ pub mod report;
 pub mod runtime;
 pub mod scaling;
 pub mod sharding;
+pub mod snapshot;
 pub mod states;
 pub mod step_log;
 pub mod step_timeline;

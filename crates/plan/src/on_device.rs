@@ -71,7 +71,7 @@ impl OnDevice {
             reserved.end.retries, reserved.steps
         );
         let problem =
-            Diagnostic::warning("T0312", message).effect("each time waits for the device; the step is slower");
+            Diagnostic::warning("T0323", message).effect("each time waits for the device; the step is slower");
         Some(problem.help("--alloc-conf expandable_segments:True").help("a smaller --batch"))
     }
 

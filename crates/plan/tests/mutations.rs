@@ -209,3 +209,28 @@ fn changed_logs_are_answered() {
         }
     }
 }
+
+#[test]
+fn changed_snapshots_are_answered() {
+    let mut draw = Draw::new(6);
+    for snapshot in [&include_bytes!("snapshot/gpt2.pickle")[..], include_bytes!("snapshot/old.pickle")] {
+        for _ in 0..times() * 400 {
+            survives(targets::snapshot, &change(snapshot, &mut draw));
+        }
+    }
+}
+
+#[test]
+fn changed_allocator_settings_are_answered() {
+    let settings = [
+        "expandable_segments:True,max_split_size_mb:512,garbage_collection_threshold:0.8",
+        "roundup_power2_divisions:[256:1,512:2,>:8],large_segment_size_mb:64,per_process_memory_fraction:0.9",
+        "PYTORCH_CUDA_ALLOC_CONF=\"backend:native,pinned_use_background_threads:True,roundup_power2_divisions:4\"",
+    ];
+    let mut draw = Draw::new(7);
+    for setting in settings {
+        for _ in 0..times() * 300 {
+            survives(targets::alloc_conf, &change(setting.as_bytes(), &mut draw));
+        }
+    }
+}

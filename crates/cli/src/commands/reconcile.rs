@@ -1,4 +1,5 @@
-//! `napkin reconcile MODEL`, `napkin reconcile run.json`, `napkin reconcile MODEL run.json`.
+//! `napkin reconcile MODEL`, `napkin reconcile run.json`, `napkin reconcile MODEL run.json`, and a snapshot of PyTorch's memory:
+//! `napkin reconcile --torch-snapshot snapshot.pickle MODEL`.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,13 +9,15 @@ use clap::Args;
 use plan::model::Model;
 use plan::reconcile::{Measured, Request};
 use plan::report::Report;
+use plan::snapshot::Question;
+use plan::snapshot::memory::Snapshot;
 use train::reconcile::{Record, ceilings, measure};
 use train::run::{self, Predicted, Settings};
 use units::{Diagnostic, Diagnostics};
 
 use super::bench::spinner;
-use crate::parse::{Reader, rate};
-use crate::step::{LocalStepArgs, check_memory};
+use crate::parse::{Reader, positive, rate, some};
+use crate::step::{LayoutArgs, LocalStepArgs, check_memory};
 
 /// A prediction held against a step that is really made, gap by gap.
 #[derive(Clone, Debug, Args)]
@@ -26,11 +29,38 @@ pub struct Reconcile {
     /// The step.
     #[command(flatten)]
     pub local: LocalStepArgs,
+    /// What torch.cuda.memory wrote.
+    #[command(flatten)]
+    pub snapshot: SnapshotArgs,
 }
+
+/// A snapshot of PyTorch's memory, instead of steps on this machine.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Snapshot")]
+pub struct SnapshotArgs {
+    /// A file that `torch.cuda.memory._dump_snapshot` wrote: its live blocks are named by the model's step
+    #[arg(long, value_name = "FILE")]
+    pub torch_snapshot: Option<String>,
+    /// ZeRO stage of that run [default: 0]
+    #[arg(long, value_name = "STAGE", requires = "torch_snapshot")]
+    pub zero: Option<String>,
+    /// Its data-parallel devices [default: 1]
+    #[arg(long, value_name = "N", requires = "torch_snapshot")]
+    pub dp: Option<String>,
+    /// Share of the live bytes without a name from which on the answer is no, such as 0.05
+    #[arg(long, value_name = "SHARE", requires = "torch_snapshot")]
+    pub tolerance: Option<String>,
+}
+
+/// Largest file of a snapshot that is read.
+const MOST_SNAPSHOT: u64 = 2 << 30;
 
 impl Reconcile {
     /// Answers it.
     pub fn report(&self, quiet: bool) -> Result<Report, Diagnostics> {
+        if let Some(file) = &self.snapshot.torch_snapshot {
+            return self.explained(file);
+        }
         match (&self.model, &self.record) {
             (Some(model), Some(record)) => self.recorded(Some(model), record),
             (Some(model), None) if is_record(model) => self.recorded(None, model),
@@ -39,6 +69,34 @@ impl Reconcile {
                 pool.run(|| self.measured(pool.count(), quiet))
             }
         }
+    }
+
+    /// Of a snapshot that PyTorch wrote.
+    fn explained(&self, file: &str) -> Result<Report, Diagnostics> {
+        let mut read = Reader::default();
+        let LocalStepArgs { threads, steps, peak, .. } = &self.local;
+        if self.record.is_some() || [threads, steps, peak].into_iter().any(Option::is_some) {
+            let problem = Diagnostic::error("", "a snapshot was taken on another machine: nothing is run on this one");
+            read.problem(problem.help("leave the record, --threads, --steps and --peak away"));
+        }
+        let snapshot = read_snapshot(file).map_err(|problem| read.problem(problem)).ok();
+        let tolerance = read.flag_with("--tolerance", self.snapshot.tolerance.as_deref(), positive);
+        let step = self.model.as_ref().and_then(|name| {
+            let model = self.local.model(&mut read, name);
+            let mut step = self.local.options.clone();
+            // What PyTorch runs where nothing else is said.
+            let eager = model.as_ref().is_some_and(|model| !model.spec.has_sdpa);
+            step.profile.get_or_insert_with(|| if eager { "hf-eager" } else { "hf-sdpa" }.to_owned());
+            let gpu = plan::hardware::find("a100-sxm-80gb").ok();
+            let options = step.read(&mut read, model.as_ref(), gpu);
+            let SnapshotArgs { zero, dp, .. } = &self.snapshot;
+            let layout = LayoutArgs { zero: zero.clone(), dp: dp.clone(), ..LayoutArgs::default() };
+            let devices = read.flag_with("--dp", dp.as_deref(), some).unwrap_or(1);
+            let request = layout.read(&mut read, options, None, devices);
+            model.map(|model| (model, request))
+        });
+        let snapshot = read.finish(snapshot)?;
+        Question { snapshot, step: step.as_ref().map(|(model, request)| (model, request.clone())), tolerance }.report()
     }
 
     /// Of a run that was recorded.
@@ -84,6 +142,17 @@ impl Reconcile {
         let measured = measured.map_err(|error| Diagnostic::error("T0704", error.to_string()))?;
         Ok(report(&model, &settings, &predicted, &measured))
     }
+}
+
+fn read_snapshot(file: &str) -> Result<Snapshot, Diagnostic> {
+    let cannot = |error: std::io::Error| Diagnostic::error("", format!("`{file}` cannot be read: {error}"));
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|from| from.take(MOST_SNAPSHOT + 1).read_to_end(&mut bytes));
+    if read.map_err(cannot)? as u64 > MOST_SNAPSHOT {
+        let problem = Diagnostic::error("", format!("`{file}` has more than {MOST_SNAPSHOT} bytes"));
+        return Err(problem.help("torch.cuda.memory._record_memory_history(max_entries=100000) keeps it small"));
+    }
+    Snapshot::read(file, &bytes)
 }
 
 /// Whether a name is that of a file which is a record.
