@@ -48,6 +48,8 @@ fn request(batch: u64) -> ledger::Request<'static> {
         warm: false,
         dropout: false,
         until: Until::Optimizer,
+        objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
     };
     let sharding = Sharding::default();
     ledger::Request {
