@@ -9,8 +9,8 @@ mod parts;
 mod tuning;
 
 pub use mixers::{
-    BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, HybridSpec, Mamba2Spec, MambaNorms,
-    MambaSpec, ParallelSpec, RgLruSpec, ShortConvSpec,
+    BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, HybridSpec, LightningSpec, Mamba2Spec,
+    MambaNorms, MambaSpec, ParallelSpec, RgLruSpec, ShortConvSpec, TimeMixSpec,
 };
 pub use moe::{
     Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
@@ -169,6 +169,8 @@ pub enum PositionForm {
     Frozen,
     /// As [`PositionForm::Bare`], in a module that no count takes for an embedding: `n h` (Llama 4).
     Plain,
+    /// A buffer of sines and cosines in their original frequencies (CTRL).
+    Pairs,
 }
 
 /// The output projection.
@@ -280,6 +282,10 @@ pub enum Mixer {
     RgLru(Box<RgLruSpec>),
     /// A shared Transformer block in front of a state space.
     Hybrid(Box<HybridSpec>),
+    /// Lightning attention.
+    Lightning(Box<LightningSpec>),
+    /// Time mixing of RWKV.
+    TimeMix(TimeMixSpec),
     /// Attention and a state space on one input.
     Parallel(Box<ParallelSpec>),
     /// Nothing: the block is a feed-forward part alone.
@@ -319,6 +325,12 @@ impl From<ShortConvSpec> for Mixer {
 impl From<RgLruSpec> for Mixer {
     fn from(spec: RgLruSpec) -> Self {
         Self::RgLru(Box::new(spec))
+    }
+}
+
+impl From<LightningSpec> for Mixer {
+    fn from(spec: LightningSpec) -> Self {
+        Self::Lightning(Box::new(spec))
     }
 }
 
@@ -427,6 +439,17 @@ pub enum BlockForm {
         n1: NamedNorm,
         /// Before feed-forward.
         n2: NamedNorm,
+    },
+    /// The same, stream and branch multiplied with two numbers each: `x = n1(x); x = a x + b A(x)` (`MiniMax`).
+    NormedScaled {
+        /// Before attention.
+        n1: NamedNorm,
+        /// Before feed-forward.
+        n2: NamedNorm,
+        /// Factors of stream and attention.
+        mixed: [f64; 2],
+        /// Factors of stream and feed-forward.
+        fed: [f64; 2],
     },
 }
 
@@ -754,6 +777,8 @@ pub enum FeedForwardSpec {
     Mlp(MlpSpec),
     /// A mixture of experts.
     Moe(Box<MoeSpec>),
+    /// A part of so many inner channels that mixes in the position before (RWKV).
+    ChannelMix(u64),
     /// Nothing: the block only mixes positions.
     None,
 }

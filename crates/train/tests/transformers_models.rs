@@ -72,8 +72,8 @@ fn logits_are_those_of_transformers() {
     }
 }
 
-/// Models that mix positions by other means than attention.
-const MIXERS: [&str; 10] = [
+/// Models that mix positions by other means than attention, and one with a table of positions of its own.
+const MIXERS: [&str; 12] = [
     "mamba",
     "falcon_mamba",
     "mamba2",
@@ -84,6 +84,8 @@ const MIXERS: [&str; 10] = [
     "recurrent_gemma",
     "zamba",
     "zamba2",
+    "ctrl",
+    "rwkv",
 ];
 
 #[test]

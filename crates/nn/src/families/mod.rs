@@ -13,6 +13,7 @@ mod bloom;
 mod codegen;
 mod cohere;
 mod common;
+mod ctrl;
 mod cwm;
 mod dbrx;
 mod deepseek;
@@ -37,6 +38,7 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod helium;
 mod hunyuan;
 mod hy_v3;
@@ -49,6 +51,7 @@ mod mamba;
 mod mamba2;
 mod mimo_v2;
 mod minicpm3;
+mod minimax;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
@@ -72,6 +75,7 @@ mod qwen3;
 mod qwen3_next;
 mod qwen_moe;
 mod recurrent_gemma;
+mod rwkv;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -112,6 +116,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("codegen", codegen::read),
     ("cohere", cohere::read),
     ("cohere2", cohere::read_cohere2),
+    ("ctrl", ctrl::read),
     ("cwm", cwm::read),
     ("dbrx", dbrx::read),
     ("deepseek_v2", deepseek::read_v2),
@@ -146,6 +151,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("gptj", gptj::read),
     ("granite", granite::read),
     ("granitemoe", granitemoe::read),
+    ("granitemoehybrid", granitemoehybrid::read),
     ("helium", helium::read),
     ("hunyuan_v1_dense", hunyuan::read_dense),
     ("hunyuan_v1_moe", hunyuan::read_moe),
@@ -165,6 +171,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("mbart", bart::read_mbart),
     ("mimo_v2_flash", mimo_v2::read),
     ("minicpm3", minicpm3::read),
+    ("minimax", minimax::read),
     ("minimax_m2", minimax_m2::read),
     ("ministral", mistral::read_ministral),
     ("ministral3", mistral::read_ministral3),
@@ -206,6 +213,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen3_next", qwen3_next::read),
     ("recurrent_gemma", recurrent_gemma::read),
     ("roberta", bert::read_roberta),
+    ("rwkv", rwkv::read),
     ("seed_oss", seed_oss::read),
     ("siglip", vision::read_siglip),
     ("siglip_text_model", vision::read_siglip_text),

@@ -74,17 +74,28 @@ pub(super) fn delta(
 
 /// Which blocks have attention: by `layer_types`, or every so many.
 pub(super) fn attends(r: &mut Reader<'_>, l: u64, pattern: impl Fn(u64) -> bool) -> Vec<bool> {
-    let Some(types) = r.texts("layer_types") else { return (0..l).map(pattern).collect() };
-    r.require_len("layer_types", types.len(), "num_hidden_layers", l);
-    if let Some(other) = types.iter().find(|t| !matches!(t.as_str(), "full_attention" | "linear_attention")) {
+    attends_by(r, ["layer_types"], l, pattern)
+}
+
+/// The same under other names of the list, by whichever words it has.
+pub(super) fn attends_by<const N: usize>(
+    r: &mut Reader<'_>,
+    keys: [&'static str; N],
+    l: u64,
+    pattern: impl Fn(u64) -> bool,
+) -> Vec<bool> {
+    let Some(types) = r.texts(keys) else { return (0..l).map(pattern).collect() };
+    r.require_len(keys[0], types.len(), "num_hidden_layers", l);
+    let full = |t: &str| matches!(t, "full_attention" | "attention");
+    if let Some(other) = types.iter().find(|t| !full(t) && !matches!(t.as_str(), "linear_attention" | "mamba")) {
         r.reject(
-            "layer_types",
-            format!("`layer_types` has \"{other}\", which this family does not have"),
+            keys[0],
+            format!("`{}` has \"{other}\", which this family does not have", keys[0]),
             "what such a layer costs cannot be said",
             "known: full_attention, linear_attention",
         );
     }
-    (0..l).map(|i| types.get(i as usize).is_some_and(|t| t == "full_attention")).collect()
+    (0..l).map(|i| types.get(i as usize).is_some_and(|t| full(t))).collect()
 }
 
 /// What the versions read alike.

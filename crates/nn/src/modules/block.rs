@@ -1,7 +1,9 @@
 //! One block: attention, or what else mixes positions, and feed-forward joined by norms and residuals.
 
 use super::hybrid::Sharing;
-use super::{Attention, Delta, Hybrid, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv};
+use super::{
+    Attention, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix,
+};
 use crate::context::{Forward, Profile};
 use crate::param::Builder;
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
@@ -39,6 +41,8 @@ pub(super) enum Mixer {
     Delta(Box<Delta>),
     ShortConv(Box<ShortConv>),
     RgLru(Box<RgLru>),
+    Lightning(Box<Lightning>),
+    TimeMix(Box<TimeMix>),
     Hybrid(Box<Hybrid>),
     Parallel(Box<Parallel>),
     None,
@@ -48,6 +52,7 @@ pub(super) enum Mixer {
 enum FeedForward {
     Mlp(Box<Mlp>),
     Moe(Box<Moe>),
+    ChannelMix(Box<ChannelMix>),
     None,
 }
 
@@ -64,7 +69,9 @@ impl Block {
         let norms: Vec<Norm> = match &spec.form {
             BlockForm::Bare => Vec::new(),
             BlockForm::Single { n, .. } => vec![norm(n)?],
-            BlockForm::Sequential { n1, n2 } | BlockForm::Normed { n1, n2 } => vec![norm(n1)?, norm(n2)?],
+            BlockForm::Sequential { n1, n2 }
+            | BlockForm::Normed { n1, n2 }
+            | BlockForm::NormedScaled { n1, n2, .. } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
             BlockForm::Parallel { n1, n2: None }
@@ -85,6 +92,9 @@ impl Block {
                 FeedForwardSpec::Mlp(mlp) => FeedForward::Mlp(Box::new(Mlp::new(b, mlp, h, layers)?)),
                 FeedForwardSpec::Moe(moe) => {
                     FeedForward::Moe(Box::new(Moe::new(b, &Rc::new((**moe).clone()), h, layers)?))
+                }
+                FeedForwardSpec::ChannelMix(inner) => {
+                    FeedForward::ChannelMix(Box::new(ChannelMix::new(b, *inner, h, layers)?))
                 }
                 FeedForwardSpec::None => FeedForward::None,
             }
@@ -145,6 +155,7 @@ impl Block {
         match &self.feed_forward {
             FeedForward::Mlp(mlp) => mlp.forward(f, x),
             FeedForward::Moe(moe) => moe.forward(f, x),
+            FeedForward::ChannelMix(part) => part.forward(f, x),
             FeedForward::None => Err(NO_PART),
         }
     }
@@ -254,6 +265,16 @@ impl Block {
                 let inner = norm(1, &x)?;
                 inner.add(&self.feed(f, &inner)?)
             }
+            BlockForm::NormedScaled { mixed, fed, .. } => {
+                let joined =
+                    |x: &Tensor, branch: &Tensor, by: &[f64; 2]| x.mul_scalar(by[0])?.add(&branch.mul_scalar(by[1])?);
+                let inner = norm(0, &x)?;
+                let attended = self.attend(f, &inner, weights)?;
+                let x = joined(&inner, &attended, mixed)?;
+                drop((inner, attended));
+                let inner = norm(1, &x)?;
+                joined(&inner, &self.feed(f, &inner)?, fed)
+            }
             BlockForm::ParallelInPlace { n2, .. } => {
                 let first = norm(0, &x)?;
                 let second = if n2.is_some() { norm(1, &x)? } else { first.clone() };
@@ -295,6 +316,8 @@ impl Mixer {
             MixerSpec::Mamba2(spec) => Self::Mamba2(Box::new(Mamba2::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Delta(spec) => Self::Delta(Box::new(Delta::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::ShortConv(spec) => Self::ShortConv(Box::new(ShortConv::new(b, spec, h, layers)?)),
+            MixerSpec::Lightning(spec) => Self::Lightning(Box::new(Lightning::new(b, spec, h, layers)?)),
+            MixerSpec::TimeMix(spec) => Self::TimeMix(Box::new(TimeMix::new(b, *spec, h, layers)?)),
             MixerSpec::RgLru(spec) => Self::RgLru(Box::new(RgLru::new(b, spec, h, layers)?)),
             MixerSpec::Hybrid(spec) => Self::Hybrid(Box::new(Hybrid::new(b, spec, h, layers, sharing)?)),
             MixerSpec::Parallel(spec) => Self::Parallel(Box::new(Parallel::new(b, spec, h, layers)?)),
@@ -314,6 +337,8 @@ impl Mixer {
             Self::Mamba2(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Delta(delta) => Ok((delta.forward(f, x)?, None)),
             Self::ShortConv(conv) => Ok((conv.forward(f, x)?, None)),
+            Self::Lightning(lightning) => Ok((lightning.forward(f, x)?, None)),
+            Self::TimeMix(mix) => Ok((mix.forward(f, x)?, None)),
             Self::RgLru(unit) => Ok((unit.forward(f, x)?, None)),
             Self::Hybrid(hybrid) => hybrid.forward(f, x),
             Self::Parallel(both) => both.forward(f, x),

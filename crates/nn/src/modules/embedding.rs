@@ -188,6 +188,10 @@ fn positions(b: &Builder<'_>, p: &PositionTable, h: u64) -> Result<Tensor> {
     let _scope = b.runtime().scope(p.name);
     match (p.form, p.trained) {
         (PositionForm::Frozen, _) => b.frozen_with("weight", &shape, ParamKind::Embedding, || sinusoids(shape[0], h)),
+        (PositionForm::Pairs, _) => {
+            let step = 10_000f64.ln() * 2.0 / h as f64;
+            b.buffer_with("weights", &shape, b.dtype(), || sinusoids_of(shape[0], h, step))
+        }
         (_, true) => b.param("weight", &shape, ParamKind::Embedding, std),
         (_, false) => b.buffer_with("weights", &shape, b.dtype(), || sinusoids(shape[0], h)),
     }
@@ -197,8 +201,12 @@ fn positions(b: &Builder<'_>, p: &PositionTable, h: u64) -> Result<Tensor> {
 ///
 /// Source: tensor2tensor's form of Vaswani et al. 2017, the last frequency being exactly 1/10000.
 fn sinusoids(rows: u64, h: u64) -> Vec<f64> {
+    sinusoids_of(rows, h, 10_000f64.ln() / ((h / 2) as f64 - 1.0).max(1.0))
+}
+
+/// The same, each frequency smaller than the one before by `e^-step`.
+fn sinusoids_of(rows: u64, h: u64, step: f64) -> Vec<f64> {
     let half = h / 2;
-    let step = 10_000f64.ln() / (half as f64 - 1.0).max(1.0);
     let angle = |row: u64, i: u64| row as f64 * (-step * i as f64).exp();
     let row = |row: u64| {
         let sines = (0..half).map(move |i| angle(row, i).sin());

@@ -225,3 +225,31 @@ pub struct RgLruSpec {
     /// Activation of the other branch.
     pub act: Activation,
 }
+
+/// Lightning attention (`MiniMax`): linear attention in blocks, each head decaying at a fixed rate.
+///
+/// Source: Qin et al. 2024, arXiv 2405.17381.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LightningSpec {
+    /// Heads.
+    pub heads: u64,
+    /// Width of one.
+    pub head_dim: u64,
+    /// Positions of a block.
+    pub block: u64,
+    /// Activation of queries, keys and values.
+    pub act: Activation,
+    /// What the rates of this layer are multiplied with.
+    pub slope: f64,
+    /// Norm of what is read.
+    pub norm: NormSpec,
+}
+
+/// Time mixing of RWKV 4: a recurrence on keys and values, and maps on the stream mixed with that of the position before.
+///
+/// Source: Peng et al. 2023, arXiv 2305.13048.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeMixSpec {
+    /// Channels of the recurrence.
+    pub width: u64,
+}

@@ -298,6 +298,11 @@ fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
         state_elements(&both.mamba, h)
     } else if let Mixer::ShortConv(short) = mixer {
         Some(with_taps(0, short.conv.taps, h))
+    } else if let Mixer::Lightning(lightning) = mixer {
+        Some([lightning.heads * lightning.head_dim * lightning.head_dim, 0])
+    } else if let Mixer::TimeMix(mix) = mixer {
+        // Numerator, denominator and largest key, and the stream of the position before for both parts.
+        Some([3 * mix.width, 2 * h])
     } else if let Mixer::RgLru(unit) = mixer {
         Some(with_taps(unit.width, unit.conv.taps, unit.width))
     } else if let Mixer::Delta(delta) = mixer {

@@ -32,7 +32,7 @@ MIXERS_HERE = pathlib.Path(__file__).parent / "mixers"
 TINY = pathlib.Path(__file__).parents[3] / "nn/tests/data/tiny"
 MIXERS = [
     "mamba", "falcon_mamba", "mamba2", "bamba", "falcon_h1", "qwen3_5_text", "lfm2", "recurrent_gemma",
-    "zamba", "zamba2",
+    "zamba", "zamba2", "ctrl", "rwkv",
 ]
 VOCAB = 29
 TOKENS = [[3, 1, 4, 1, 5, 9, 2], [28, 0, 17, 17, 6, 11, 23]]

@@ -1,0 +1,64 @@
+//! `MiniMax` (Text-01, M1): lightning attention in most blocks, softmax attention in some, a mixture in every block.
+
+use super::common::{
+    FAMILY, FREE, activation, attention, decoder, intermediate_size, named, rms, rope_theta, rotary, rotary_dim,
+    sizes_or, window,
+};
+use super::experts::{counts, mixture, router_extras, sparse};
+use super::qwen3_next::attends;
+use crate::config::Reader;
+use crate::spec::{BlockForm, LightningSpec, ModelSpec, NormSpec, RotaryJoin, RotarySpec, RouterSpec};
+use std::rc::Rc;
+
+pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
+    let s = sizes_or(r, Some(8), None);
+    let f = intermediate_size(r, &s);
+    let experts = r.size_or(["num_local_experts", "num_experts"], 8, FAMILY);
+    let top_k = r.size_or("num_experts_per_tok", 2, FAMILY);
+    let counts = counts(r, s.h, ("num_local_experts", experts), top_k, ("intermediate_size", f));
+    let act = activation(r, "hidden_act", "silu");
+    let norm = rms(r.float_or("rms_norm_eps", 1e-5, FREE));
+    let tied = r.flag("tie_word_embeddings", false);
+    let mut attention = attention(&s, false, false);
+    let turned = rotary_dim(r, s.d, 1.0);
+    attention.rotary = Some(RotarySpec { join: RotaryJoin::Last, ..rotary(turned, rope_theta(r, 1_000_000.0)) });
+    if turned == s.d {
+        attention.rotary = Some(rotary(s.d, attention.rotary.map_or(1_000_000.0, |rotary| rotary.theta)));
+    }
+    attention.window = window(r, None);
+    attention.dropout = r.float_or("attention_dropout", 0.0, "off");
+    let block = r.size_or("block_size", 256, FAMILY);
+    r.check_product(
+        "the scores of a block",
+        &[("num_attention_heads", s.a), ("block_size", block), ("block_size", block)],
+    );
+    let mut factor = |keys: [&'static str; 2]| keys.map(|key| r.float_or(key, 1.0, FREE));
+    let full_factors = factor(["full_attn_alpha_factor", "full_attn_beta_factor"]);
+    let linear_factors = factor(["linear_attn_alpha_factor", "linear_attn_beta_factor"]);
+    let mlp_factors = factor(["mlp_alpha_factor", "mlp_beta_factor"]);
+    let router = RouterSpec { name: "gate", normalise: true, ..RouterSpec::default() };
+    let moe = mixture(&counts, act, router, None);
+    let attends = attends(r, s.l, |i| i % 2 == 0);
+    let form = |factors: [f64; 2]| BlockForm::NormedScaled {
+        n1: named("input_layernorm", &norm),
+        n2: named("post_attention_layernorm", &norm),
+        mixed: factors,
+        fed: mlp_factors,
+    };
+    let full = Rc::new(sparse(attention.clone(), moe.clone(), form(full_factors)));
+    let layers = attends.iter().enumerate().map(|(i, &attends)| {
+        if attends {
+            return full.clone();
+        }
+        // Rates fall from layer to layer.
+        let slope = 1.0 - i as f64 / (s.l as f64 - 1.0 + 1e-5) + 1e-5;
+        let norm = NormSpec { eps: 1e-6, ..norm.clone() };
+        let mut layer = sparse(attention.clone(), moe.clone(), form(linear_factors));
+        layer.mixer = LightningSpec { heads: s.a, head_dim: s.d, block, act, slope, norm }.into();
+        Rc::new(layer)
+    });
+    let layers = layers.collect();
+    let mut spec = decoder(r, &s, layers, norm.clone(), tied);
+    router_extras(r, &mut spec.not_modelled);
+    spec
+}
