@@ -51,7 +51,7 @@ impl Conf {
             return BLOCK_STEP;
         }
         let divisions = self.divisions(bytes);
-        if divisions > 1 && bytes > BLOCK_STEP * divisions {
+        if divisions > 1 && bytes > BLOCK_STEP.saturating_mul(divisions) {
             next_division(bytes, divisions)
         } else {
             round_up(bytes, BLOCK_STEP)
@@ -117,5 +117,8 @@ mod tests {
         for (bytes, size) in [(700, 1024), ((2 << 20) + 1, 3 << 20), ((4 << 20) + 1, (4 << 20) + (512 << 10))] {
             assert_eq!(conf.block(bytes), size, "{bytes}");
         }
+        // More divisions than there are bytes: blocks are those without.
+        let conf: Conf = "roundup_power2_divisions:4611686018427387904".parse().unwrap();
+        assert_eq!(conf.block((4 << 20) + 1), (4 << 20) + 512);
     }
 }
