@@ -78,6 +78,14 @@ pub fn parameters(model: &Model) -> Result<Vec<ParamInfo>, Diagnostics> {
     crate::model::parameters(&model.spec)
 }
 
+/// The parameters of parts beside the language model.
+///
+/// # Errors
+/// `T0305` for sizes that cannot be counted.
+pub fn other_parameters(model: &Model) -> Result<Vec<ParamInfo>, Diagnostics> {
+    Ok(nn::step::tower_parameters(&model.spec).map_err(|error| crate::model::uncountable(&error))?)
+}
+
 /// How many parameters, by module down to `depth` levels below a block.
 ///
 /// # Errors
@@ -109,7 +117,7 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     );
     report.blocks.push(Block::key_values("", rows));
     report.blocks.push(tree(&params, counts.stored, layers, depth).into());
-    let others = nn::step::tower_parameters(&model.spec).map_err(|error| crate::model::uncountable(&error))?;
+    let others = other_parameters(model)?;
     if !others.is_empty() {
         report.blocks.push(other_parts(model, &params, &others));
     }

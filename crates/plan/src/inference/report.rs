@@ -127,7 +127,7 @@ impl Request<'_> {
         let weights = if subject.weights.total.is_zero() {
             phrase!["weights not counted"]
         } else {
-            phrase!["weights ", Bytes(subject.weights.bytes)]
+            phrase!["weights ", Bytes(subject.weights.all_bytes())]
         };
         if let Some(missing) = budget.and_then(|budget| budget.pool().err()) {
             let mut report = Report::new("infer", phrase!["does not fit, ", Bytes(missing), " over"]);
@@ -623,7 +623,11 @@ fn weights_block(subject: &Subject) -> Block {
     let each = Cell::Exact(u128::from(weights.total.get()));
     let note = phrase![each, " parameters in ", weights.storage.to_string()];
     let mut rows = vec![KeyValue::new("weights", Bytes(weights.bytes)).note(note)];
-    if weights.device_bytes != weights.bytes {
+    if weights.beside_bytes > 0 {
+        let note = phrase![weights.beside, " parameters in bf16: they turn images or sounds into positions"];
+        rows.push(KeyValue::new("other parts", Bytes(weights.beside_bytes)).note(note));
+    }
+    if weights.device_bytes != weights.all_bytes() {
         rows.push(KeyValue::new("of one device", Bytes(weights.device_bytes)));
     }
     if weights.is_sparse() {
@@ -640,6 +644,8 @@ fn weights_value(subject: &Subject) -> Value {
         .with("parameters", weights.total)
         .with("active_parameters", weights.active)
         .with("bytes", weights.bytes)
+        .with("other_parts_parameters", weights.beside)
+        .with("other_parts_bytes", weights.beside_bytes)
         .with("device_bytes", weights.device_bytes)
         .with("active_bytes", weights.active_bytes())
         .with("read_bytes_per_step_device", weights.read_bytes(1).round() as u64)

@@ -38,7 +38,8 @@ impl Subject {
         match &request.what {
             What::Model(model) => {
                 let spec = &model.spec;
-                let weights = Weights::of(spec, &params::parameters(model)?, storage, tp);
+                let parts = params::other_parameters(model)?;
+                let weights = Weights::of(spec, &params::parameters(model)?, storage, tp).with_parts(&parts, tp);
                 let passes = Passes::of(spec, request.prompt.value, request.seq_len.value, request.chunk.value)?;
                 let mut warnings = model.warnings();
                 if let Some(most) = spec.max_positions.filter(|most| *most < request.seq_len.value) {

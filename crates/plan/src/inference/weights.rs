@@ -6,7 +6,7 @@ use nn::step::ParamInfo;
 use units::{Bytes, Params};
 
 use crate::params::Counts;
-use crate::quant::Storage;
+use crate::quant::{Format, Storage};
 
 /// The weights of a model, as they are kept.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,11 @@ pub struct Weights {
     pub active: Params,
     /// Bytes of all.
     pub bytes: u64,
-    /// Bytes on each of the devices.
+    /// Parameters of parts that turn images or sounds into positions: in memory, and read by no token.
+    pub beside: Params,
+    /// Their bytes, in 16 bits.
+    pub beside_bytes: u64,
+    /// Bytes on each of the devices, of all parts.
     pub device_bytes: u64,
     /// Bytes that every step reads, on each of the devices.
     fixed: f64,
@@ -38,6 +42,8 @@ impl Weights {
             total: counts.stored,
             active: counts.active,
             bytes: params.iter().map(|param| storage.bytes_of(param)).sum(),
+            beside: Params(0),
+            beside_bytes: 0,
             device_bytes: 0,
             fixed: 0.0,
             experts: Vec::new(),
@@ -65,6 +71,21 @@ impl Weights {
         weights
     }
 
+    /// The same beside parts that turn images or sounds into positions.
+    #[must_use]
+    pub fn with_parts(mut self, params: &[ParamInfo], tp: u64) -> Self {
+        let wide = Storage::Format(Format::bf16());
+        self.beside = Counts::of(params).stored;
+        self.beside_bytes = params.iter().map(|param| wide.bytes_of(param)).sum();
+        self.device_bytes += params.iter().map(|param| share(param, wide.bytes_of(param), tp)).sum::<u64>();
+        self
+    }
+
+    /// Bytes of all parts in memory.
+    pub const fn all_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.beside_bytes)
+    }
+
     /// A bare count: every parameter alike.
     pub fn bare(total: Params, active: Params, storage: Storage, tp: u64) -> Self {
         let bytes = storage.bytes(total).get();
@@ -73,6 +94,8 @@ impl Weights {
             total,
             active,
             bytes,
+            beside: Params(0),
+            beside_bytes: 0,
             device_bytes: bytes.div_ceil(tp.max(1)),
             fixed: storage.bytes(active).as_f64() / tp.max(1) as f64,
             experts: Vec::new(),
