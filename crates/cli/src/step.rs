@@ -5,6 +5,7 @@ use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
 use nn::{HeadLoss, Objective, Offload, Profile, Recompute, Reference};
 use plan::allocator::{Conf, Process};
+use plan::filling::Filling;
 use plan::hardware::{self, Hardware, Kind};
 use plan::ledger::Request;
 use plan::model::Model;
@@ -14,7 +15,7 @@ use plan::work::Work;
 use tensor::cpu::Threads;
 use tensor::{CastLists, DType};
 use train::run::Settings;
-use units::{Bytes, Diagnostic, Diagnostics, Flops, Params};
+use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Params};
 
 use crate::model_args::ReadingArgs;
 use crate::parse::{Reader, count, some};
@@ -33,6 +34,33 @@ pub struct WorkArgs {
     /// How it is read
     #[command(flatten)]
     pub reading: ReadingArgs,
+}
+
+/// How sequences are filled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Batch")]
+pub struct FillingArgs {
+    /// Share of the processed tokens that are no padding, such as 70%
+    #[arg(long, value_name = "SHARE")]
+    pub useful_tokens: Option<String>,
+    /// Sequences are packed with documents of so many tokens that do not see each other
+    #[arg(long, value_name = "N")]
+    pub doc_len: Option<String>,
+}
+
+impl FillingArgs {
+    /// What was said of it.
+    pub fn read(&self, read: &mut Reader) -> Filling {
+        let useful = read.flag_with("--useful-tokens", self.useful_tokens.as_deref(), |text| {
+            let share = text.parse::<Mfu>()?.get();
+            if share > 0.0 && share <= 1.0 {
+                Ok(share)
+            } else {
+                Err(Diagnostic::error("", "a share from 0 to 1").help("70%"))
+            }
+        });
+        Filling { useful, doc_len: read.flag_with("--doc-len", self.doc_len.as_deref(), some) }
+    }
 }
 
 impl WorkArgs {

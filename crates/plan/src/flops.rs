@@ -8,6 +8,7 @@ use tensor::{Cost, Phase, Trace};
 use units::{Diagnostics, Flops};
 
 use crate::evidence::{self, Sum};
+use crate::filling::Filling;
 use crate::formulas;
 use crate::model::{Model, last_micro_batches, pattern, repeats};
 use crate::params::Counts;
@@ -85,6 +86,8 @@ pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work
             (Convention::SixN, formulas::flop_per_token(active)),
         ],
         attention: Some(Flops(attention)),
+        seq_len: Some(options.seq_len),
+        useful: None,
         assumptions: model.assumptions().into_iter().chain([seq_len_assumption(options)]).collect(),
         warnings: model.step_warnings(options),
     }
@@ -113,10 +116,12 @@ pub enum Part {
 }
 
 /// How to show it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct View {
     /// Which part of the step the table of modules shows.
     pub part: Part,
+    /// How sequences are filled, where that is said.
+    pub filling: Filling,
     /// Levels of modules below a block.
     pub depth: usize,
 }
@@ -148,6 +153,8 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
     ]);
     report.blocks.push(modules(trace, view).into());
     report.blocks.push(conventions(&work, &flops, trace, &counts).into_block());
+    let filled = view.filling.applied(work.clone())?;
+    report.blocks.extend(filling_rows(&filled, view.filling));
     if flops.recompute.matmul > 0 {
         report.blocks.push(Block::key_values(
             "",
@@ -264,6 +271,22 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
 
 fn seq_len_assumption(options: &StepOptions) -> Assumption {
     Assumption::new("seq_len", "seq_len", options.seq_len, Origin::Default).flag("--seq-len")
+}
+
+/// FLOP of a token in sequences that are filled otherwise than with one text.
+fn filling_rows(filled: &Work, filling: Filling) -> Option<Block> {
+    let mut rows = Vec::new();
+    if let Some(n) = filling.doc_len {
+        let note = phrase!["per token, attention within documents of ", Cell::Count(u128::from(n)), " tokens"];
+        rows.push(KeyValue::new("packed", filled.flop_per_token()).note(note));
+    }
+    if let Some(share) = filling.useful {
+        let each = Flops((filled.flop_per_token().as_f64() / share).round() as u128);
+        rows.push(
+            KeyValue::new("per useful token", each).note(phrase![Cell::Percent(share), " of the tokens are useful"]),
+        );
+    }
+    (!rows.is_empty()).then(|| Block::key_values("as the batch is filled", rows))
 }
 
 /// What is minimised, where that is more than the next token.

@@ -31,6 +31,7 @@ pub mod dtype_report;
 pub mod einsum_report;
 pub mod evidence;
 pub mod explain;
+pub mod filling;
 pub mod fit;
 pub mod fleet;
 pub mod flops;

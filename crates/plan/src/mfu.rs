@@ -77,8 +77,12 @@ impl Request {
         if first.mfu.is_impossible() {
             return Err(self.impossible(first, total).into());
         }
+        let useful = lines.iter().find(|line| line.name.ends_with("useful tokens")).map(|line| line.mfu);
         let of = phrase!["of ", total, " (", peak.precision.name(), ", dense) on ", self.fleet.name()];
         let mut report = Report::new("mfu", phrase![first.mfu, " MFU"]).qualified(of);
+        if let Some(useful) = useful {
+            report = report.qualified(phrase![useful, " of useful tokens"]);
+        }
         let mut rows = vec![KeyValue::new("achieved", first.rate).note(self.how(first))];
         let note = phrase![self.fleet.name(), ", ", peak.precision.name(), ", dense · ", peak.source.to_string()];
         rows.push(KeyValue::new("peak", total).note(note));
@@ -145,7 +149,12 @@ impl Request {
                     let rate = FlopPerSecond::new(flop.as_f64() * rate.get() * devices).map_err(bad)?;
                     line(convention.name().to_owned(), Some(*flop), rate)
                 });
-                each.collect()
+                let mut lines = each.collect::<Result<Vec<Line>, _>>()?;
+                if let (Some(share), Some(first)) = (work.useful, lines.first()) {
+                    let (name, flop) = (format!("{}, useful tokens", first.name), first.per_token);
+                    lines.push(line(name, flop, first.rate * share)?);
+                }
+                Ok(lines)
             }
             Measured::Matmul { m, k, n, time } => {
                 if *time == Seconds::ZERO {

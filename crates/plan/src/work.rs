@@ -43,6 +43,10 @@ pub struct Work {
     pub per_token: Vec<(Convention, Flops)>,
     /// How much of the first is attention scores and values, where it is known.
     pub attention: Option<Flops>,
+    /// Tokens of the sequences that attention is counted over, where it is.
+    pub seq_len: Option<u64>,
+    /// Share of the processed tokens that are no padding, where it is known.
+    pub useful: Option<f64>,
     /// What the count rests on.
     pub assumptions: Vec<Assumption>,
     /// What to warn about.
@@ -64,7 +68,17 @@ impl Work {
 
     fn known(model: impl Into<String>, per_token: Vec<(Convention, Flops)>) -> Self {
         let (assumptions, warnings) = (Vec::new(), Vec::new());
-        Self { model: model.into(), parameters: None, active: None, per_token, attention: None, assumptions, warnings }
+        Self {
+            model: model.into(),
+            parameters: None,
+            active: None,
+            per_token,
+            attention: None,
+            seq_len: None,
+            useful: None,
+            assumptions,
+            warnings,
+        }
     }
 
     /// The convention that answers use.

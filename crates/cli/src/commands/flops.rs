@@ -7,7 +7,7 @@ use units::Diagnostics;
 
 use crate::model_args::ModelArgs;
 use crate::parse::Reader;
-use crate::step::StepArgs;
+use crate::step::{FillingArgs, StepArgs};
 
 /// FLOP per token, sequence and step, by module, phase and convention.
 #[derive(Debug, Args)]
@@ -18,6 +18,9 @@ pub struct Flops {
     /// The step
     #[command(flatten)]
     pub step: StepArgs,
+    /// How sequences are filled
+    #[command(flatten)]
+    pub filling: FillingArgs,
     /// Part of the step that the table of modules shows
     #[arg(long, value_enum, default_value_t)]
     pub phase: PhaseArg,
@@ -41,12 +44,13 @@ impl Flops {
         let mut read = Reader::default();
         let model = self.model.read(&mut read);
         let options = self.step.read(&mut read, model.as_ref(), None);
+        let filling = self.filling.read(&mut read);
         let (model, options) = read.finish(model.map(|model| (model, options)))?;
         let part = match self.phase {
             PhaseArg::Step => Part::Step,
             PhaseArg::Forward => Part::Forward,
             PhaseArg::Backward => Part::Backward,
         };
-        plan::flops::report(&model, &options, View { part, depth: usize::from(depth.unwrap_or(1)) })
+        plan::flops::report(&model, &options, View { part, filling, depth: usize::from(depth.unwrap_or(1)) })
     }
 }

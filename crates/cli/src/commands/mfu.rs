@@ -3,12 +3,13 @@
 use clap::Args;
 use plan::mfu::{Measured, Request};
 use plan::report::Report;
+use plan::work::Work;
 use plan::{log_mfu, step_log};
 use units::{Diagnostic, Diagnostics, Mfu, Seconds, Tokens, TokensPerSecond};
 
 use crate::args::FleetArgs;
 use crate::parse::{Reader, positive, rate};
-use crate::step::WorkArgs;
+use crate::step::{FillingArgs, WorkArgs};
 use crate::text;
 
 /// Longest log that is read.
@@ -20,6 +21,9 @@ pub struct MfuArgs {
     /// The model
     #[command(flatten)]
     pub work: WorkArgs,
+    /// How sequences are filled
+    #[command(flatten)]
+    pub filling: FillingArgs,
     /// Tokens per second, of all devices together
     #[arg(long, value_name = "N")]
     pub tokens_per_second: Option<String>,
@@ -89,7 +93,7 @@ impl MfuArgs {
             });
         let lines = read.take(text.and_then(|text| step_log::read(&text)));
         let asked = self.work.model.is_some() || self.work.flops_per_token.is_some();
-        let work = if asked { self.work.read(&mut read) } else { None };
+        let work = if asked { self.filled(&mut read) } else { None };
         let tokens = read.flag::<Tokens>("--tokens-per-step", self.tokens_per_step.as_deref());
         let fleet = read.fleet(&self.fleet);
         let request = lines.zip(fleet).map(|(lines, fleet)| log_mfu::Request {
@@ -102,6 +106,13 @@ impl MfuArgs {
         read.finish(request)?.report()
     }
 
+    /// The work of a token, in sequences that are filled as was said.
+    fn filled(&self, read: &mut Reader) -> Option<Work> {
+        let filling = self.filling.read(read);
+        let work = self.work.read(read)?;
+        read.take(filling.applied(work))
+    }
+
     fn multiplication(&self, read: &mut Reader) -> Option<Measured> {
         let sizes = read.flag_with("--matmul", self.matmul.as_deref(), sizes);
         let time = read.flag::<Seconds>("--seconds", self.seconds.as_deref());
@@ -110,7 +121,7 @@ impl MfuArgs {
     }
 
     fn training(&self, read: &mut Reader) -> Option<Measured> {
-        let work = self.work.read(read);
+        let work = self.filled(read);
         let speed = read.flag_with("--tokens-per-second", self.tokens_per_second.as_deref(), |text| {
             TokensPerSecond::new(positive(text)?).map_err(|error| Diagnostic::error("", error.to_string()))
         });
