@@ -154,8 +154,8 @@ impl Model {
                 b.buffer(buffer.name, &buffer.shape, buffer.dtype.unwrap_or(dtype))?;
             }
         }
-        for (name, shape) in &spec.unused {
-            b.param(name, shape, ParamKind::Vector, Init::TruncatedNormal(0.02))?;
+        for one in &spec.unused {
+            b.param(one.name, &one.shape, one.kind, Init::TruncatedNormal(0.02))?;
         }
         drop(body);
 

@@ -16,8 +16,8 @@ pub use moe::{
     Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
 };
 pub use parts::{
-    BiasSource, Conv1dSpec, CrossSpec, LeadingSpec, MapSpec, Piece, PoolSpec, RelativeSpec, Sequence, SharedTable,
-    SignalSpec, SourceSpec, StackSpec, Task, TowerSpec, TypeTable,
+    BiasSource, Conv1dSpec, CountedSpec, CrossSpec, LeadingSpec, MapSpec, Piece, PoolSpec, RelativeSpec, Sequence,
+    SharedTable, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec, TypeTable,
 };
 use std::rc::Rc;
 use tensor::DType;
@@ -44,8 +44,8 @@ pub struct ModelSpec {
     pub towers: Vec<TowerSpec>,
     /// Norm before the head.
     pub final_norm: Option<NormSpec>,
-    /// Parameters that no loss reads, by name in the body and shape.
-    pub unused: Vec<(&'static str, Vec<u64>)>,
+    /// Parameters of the body that are counted and not run, or that no loss reads.
+    pub unused: Vec<CountedSpec>,
     /// What is computed from the hidden states beside what training needs: the pooler of BERT.
     pub pooler: Sequence,
     /// What the outputs are held against.
@@ -131,6 +131,10 @@ pub struct EmbeddingSpec {
     pub dropout: f64,
     /// Tokens, or numbers instead.
     pub source: SourceSpec,
+    /// Whether the norm stands behind that map instead of before it (DeBERTa).
+    pub norm_last: bool,
+    /// Rows of the token table beyond the vocabulary of the head.
+    pub extra: u64,
     /// Where the token table stands outside of the stack.
     pub shared: Option<SharedTable>,
     /// Table of kinds of tokens.
@@ -242,6 +246,8 @@ pub struct LayerSpec {
     pub form: BlockForm,
     /// Names of the two main modules.
     pub names: LayerNames,
+    /// Parameters that are counted and not run, or that no loss reads.
+    pub counted: Vec<CountedSpec>,
     /// Each branch is multiplied with this before it joins the residual stream.
     pub residual_scale: Option<f64>,
     /// Dropout on each branch.

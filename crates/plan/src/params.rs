@@ -43,7 +43,10 @@ impl Counts {
             embedding: sum(&|p| if p.kind == ParamKind::Embedding { p.elements } else { 0 }),
             active: sum(&active),
             matmul: sum(&|p| match p.kind {
-                ParamKind::Embedding => p.elements * p.tied.len() as u64,
+                // A table that two stacks read is looked up in both, and multiplied where it is the head.
+                ParamKind::Embedding => {
+                    p.elements * p.tied.iter().filter(|name| !name.contains("embed")).count() as u64
+                }
                 _ if p.shape.len() < 2 => 0,
                 // Biases of experts are tables of vectors.
                 ParamKind::Expert { .. } if p.shape.len() < 3 => 0,

@@ -337,6 +337,7 @@ pub fn block(attention: AttentionSpec, mlp: MlpSpec, form: BlockForm) -> LayerSp
         form,
         names: LayerNames::default(),
         cross: None,
+        counted: Vec::new(),
         residual_scale: None,
         dropout: 0.0,
     }

@@ -81,6 +81,7 @@ pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerS
         form,
         names: LayerNames::default(),
         cross: None,
+        counted: Vec::new(),
         residual_scale: None,
         dropout: 0.0,
     }

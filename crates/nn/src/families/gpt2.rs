@@ -65,6 +65,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         form: BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },
         names: LayerNames { attention: "attn", feed_forward: "mlp" },
         cross: None,
+        counted: Vec::new(),
         residual_scale: None,
         dropout: resid,
     });

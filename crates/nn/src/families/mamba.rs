@@ -74,6 +74,7 @@ pub(super) fn layer(mixer: impl Into<Mixer>, norm: &NormSpec, wide: bool) -> Lay
         cross: None,
         form: BlockForm::Single { n: named("norm", norm), wide },
         names: LayerNames { attention: "mixer", feed_forward: "mixer" },
+        counted: Vec::new(),
         residual_scale: None,
         dropout: 0.0,
     }

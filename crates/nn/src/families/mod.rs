@@ -16,6 +16,7 @@ mod common;
 mod ctrl;
 mod cwm;
 mod dbrx;
+mod deberta;
 mod deepseek;
 mod diffllama;
 mod distilbert;
@@ -56,6 +57,7 @@ mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod modernbert;
+mod moshi;
 mod mpt;
 mod nanochat;
 mod nemotron;
@@ -119,6 +121,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("ctrl", ctrl::read),
     ("cwm", cwm::read),
     ("dbrx", dbrx::read),
+    ("deberta-v2", deberta::read),
     ("deepseek_v2", deepseek::read_v2),
     ("deepseek_v3", deepseek::read_v3),
     ("deepseek_v32", deepseek::read_v32),
@@ -178,6 +181,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("mistral", mistral::read),
     ("mixtral", mixtral::read),
     ("modernbert", modernbert::read),
+    ("moshi", moshi::read),
     ("mpt", mpt::read),
     ("mt5", t5::read_mt5),
     ("nanochat", nanochat::read),

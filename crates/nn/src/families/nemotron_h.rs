@@ -238,6 +238,7 @@ impl Layers {
             cross: None,
             form: BlockForm::Single { n: named("norm", &self.norm), wide: false },
             names: LayerNames { attention: "mixer", feed_forward: "mixer" },
+            counted: Vec::new(),
             residual_scale: None,
             dropout: 0.0,
         };

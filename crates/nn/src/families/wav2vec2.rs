@@ -5,8 +5,8 @@ use super::{bart, tasks, vision};
 use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
-    BlockForm, Conv1dSpec, EmbeddingSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind, NormSpec,
-    Piece, Sequence, SignalSpec, SourceSpec,
+    BlockForm, Conv1dSpec, CountedSpec, EmbeddingSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec,
+    NormKind, NormSpec, Piece, Sequence, SignalSpec, SourceSpec,
 };
 
 /// Samples of a sound: one second at 16 kHz.
@@ -108,7 +108,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     };
     // Stands in for masked positions; a loss without masks does not use it.
     if r.float_or("mask_time_prob", 0.05, FAMILY) > 0.0 || r.float_or("mask_feature_prob", 0.0, "off") > 0.0 {
-        model.unused.push(("masked_spec_embed", vec![s.h]));
+        model.unused.push(CountedSpec::new("masked_spec_embed", &[s.h]));
     }
     if !headless {
         let head = MapSpec { kind: ParamKind::Head, ..MapSpec::new("lm_head", true, s.h, vocabulary) };

@@ -101,6 +101,7 @@ impl Base {
             cross: None,
             form: BlockForm::Single { n: named("input_layernorm", &self.norm), wide: false },
             names: LayerNames { attention: "mamba", feed_forward: "" },
+            counted: Vec::new(),
             residual_scale: None,
             dropout: 0.0,
         };

@@ -5,7 +5,7 @@ use super::{
     Attention, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix,
 };
 use crate::context::{Forward, Profile};
-use crate::param::Builder;
+use crate::param::{Builder, Init};
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
 use std::rc::Rc;
 use tensor::runtime::ScopeGuard;
@@ -86,6 +86,9 @@ impl Block {
             Mixer::new(b, &spec.mixer, h, layers, sharing)?
         };
         let cross = spec.cross.as_ref().map(|cross| Cross::new(b, cross, h, layers)).transpose()?;
+        for one in &spec.counted {
+            b.param(one.name, &one.shape, one.kind, Init::Zeros)?;
+        }
         let feed_forward = {
             let _scope = scope(b.runtime(), spec.names.feed_forward);
             match &spec.feed_forward {

@@ -48,7 +48,7 @@ impl Embedding {
         let (mut own, mut signal, mut leading) = (None, Sequence::default(), Vec::new());
         match &spec.source {
             SourceSpec::Tokens if table.is_some() => own = table.cloned(),
-            SourceSpec::Tokens => own = Some(named(names.embed, v, width)?),
+            SourceSpec::Tokens => own = Some(named(names.embed, v.saturating_add(spec.extra), width)?),
             SourceSpec::Signal(numbers) => {
                 signal = Sequence::new(b, &numbers.pieces)?;
                 for one in &numbers.leading {
@@ -72,7 +72,7 @@ impl Embedding {
         };
         let norm = match &spec.norm {
             None => None,
-            Some(norm) => Some(Norm::new(b, names.embed_norm, norm, &[inner])?),
+            Some(norm) => Some(Norm::new(b, names.embed_norm, norm, &[if spec.norm_last { h } else { inner }])?),
         };
         let (spec, name) = (Rc::new(spec.clone()), names.embed);
         Ok(Self { spec, name, table: own, signal, leading, types, positions, project_in, norm, dtype: b.dtype() })
@@ -150,13 +150,16 @@ impl Embedding {
             drop(scope);
             x = joined(f, &x, added, &mut held)?;
         }
+        if let (Some(project), true) = (&self.project_in, last && spec.norm_last) {
+            x = project.forward(f, &x)?;
+        }
         if let Some(norm) = &self.norm {
             x = norm.forward(f, &x)?;
         }
         if f.training && spec.dropout > 0.0 {
             x = if f.profile.is_hf() { x.dropout_composed(spec.dropout)? } else { x.dropout(spec.dropout)? };
         }
-        if let (Some(project), true) = (&self.project_in, last) {
+        if let (Some(project), true) = (&self.project_in, last && !spec.norm_last) {
             x = project.forward(f, &x)?;
         }
         Ok((x, held))

@@ -131,6 +131,25 @@ impl MapSpec {
     }
 }
 
+/// A parameter that is counted and not run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountedSpec {
+    /// Name in its module.
+    pub name: &'static str,
+    /// Shape.
+    pub shape: Vec<u64>,
+    /// What it counts as.
+    pub kind: ParamKind,
+}
+
+impl CountedSpec {
+    /// A matrix, or a vector where there is one size.
+    pub fn new(name: &'static str, shape: &[u64]) -> Self {
+        let kind = if shape.len() > 1 { ParamKind::Matrix } else { ParamKind::Vector };
+        Self { name, shape: shape.to_vec(), kind }
+    }
+}
+
 /// What the first module of a stack reads.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum SourceSpec {
