@@ -23,6 +23,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         cross: None,
         form: BlockForm::Sequential { n1: named("ln1", &norm), n2: named("ln2", &norm) },
         names: LayerNames { attention: "attention", feed_forward: "feed_forward" },
+        counted: Vec::new(),
         residual_scale: None,
         dropout: 0.0,
     };
