@@ -247,6 +247,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(warnings(request));
     report.warnings.extend(device.warning());
+    report.notes.extend(device.remedy(model.spec.names.list(), &traced, &ledger, request));
     report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));

@@ -4,7 +4,7 @@
 use nn::step::StepTrace;
 use units::{Bytes, Diagnostic};
 
-use crate::allocator::{Reserved, Usage};
+use crate::allocator::{Conf, Process, Reserved, Usage};
 use crate::hardware::Hardware;
 use crate::ledger::{Ledger, Request};
 use crate::model::Model;
@@ -73,6 +73,15 @@ impl OnDevice {
         let problem =
             Diagnostic::warning("T0323", message).effect("each time waits for the device; the step is slower");
         Some(problem.help("--alloc-conf expandable_segments:True").help("a smaller --batch"))
+    }
+
+    /// What to say of a step that does not fit, where segments that expand would make it fit.
+    pub fn remedy(&self, layers: &str, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Option<Phrase> {
+        let process = request.process.as_ref().filter(|process| self.refused && !process.conf.expandable_segments)?;
+        let conf = Conf { expandable_segments: true, ..process.conf.clone() };
+        let request = Request { process: Some(Process { conf, ..process.clone() }), ..request.clone() };
+        let other = Self::named(layers, traced, ledger, &request, self.capacity);
+        other.fits().then(|| phrase!["--alloc-conf expandable_segments:True makes it fit, in ", other.total])
     }
 
     /// From the tensors to the device, line by line.

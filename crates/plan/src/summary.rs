@@ -100,6 +100,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(ledger::warnings(request));
     report.warnings.extend(device.warning());
+    report.notes.extend(device.remedy(model.spec.names.list(), &traced, &ledger, request));
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::allocator::Process;
+use napkin_plan::ledger;
+use napkin_plan::on_device::OnDevice;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
 use napkin_plan::{model::Model, presets};
@@ -141,6 +143,35 @@ fn what_pytorch_reserves_for_a_step() {
             }
         }
     }
+}
+
+/// Between what plain segments and those that expand take, the second is what helps.
+#[test]
+fn segments_that_expand_are_named_where_they_make_it_fit() {
+    let (model, options) = step("gpt2", "", 4, 256, Precision::Fp32, false);
+    let options = StepOptions { profile: Profile::HfEager, steps: 2, ..options };
+    let request = |conf: &str| ledger::Request {
+        options,
+        sharding: Sharding::default(),
+        hardware: None,
+        runtime: Bytes(1 << 20),
+        runtime_given: true,
+        process: Some(Process { conf: conf.parse().unwrap(), ..Process::default() }),
+        depth: 1,
+        timeline: false,
+    };
+    let plain = request("");
+    let (ledger, traced) = ledger::ledger(&model, &plain).unwrap();
+    let layers = model.spec.names.list();
+    let on = |request: &ledger::Request<'_>, capacity| OnDevice::named(layers, &traced, &ledger, request, capacity);
+    let expandable = request("expandable_segments:True");
+    let least = on(&expandable, None).total;
+    assert!(least < on(&plain, None).total);
+    let device = on(&plain, Some(least));
+    assert!(!device.fits() && device.remedy(layers, &traced, &ledger, &plain).is_some());
+    let tight = on(&plain, Some(Bytes(least.get() / 2)));
+    assert!(!tight.fits() && tight.remedy(layers, &traced, &ledger, &plain).is_none());
+    assert!(on(&expandable, Some(least)).fits() && on(&expandable, Some(least)).warning().is_none());
 }
 
 /// Rows of published runs, as `allocator/published.csv` says.
