@@ -23,7 +23,9 @@ fn adjusted(r: &mut Reader<'_>, stated: u64) -> u64 {
     }
     let two_thirds = (2.0 * stated as f64 / 3.0) as u64;
     match factor {
-        Some(factor) => ((factor * two_thirds as f64) as u64).max(1).next_multiple_of(multiple),
+        Some(factor) => {
+            ((factor * two_thirds as f64) as u64).max(1).checked_next_multiple_of(multiple).unwrap_or(u64::MAX)
+        }
         None => two_thirds.max(1),
     }
 }
