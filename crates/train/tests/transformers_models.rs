@@ -33,7 +33,8 @@ fn off(name: &str, model: &Model, runtime: &Runtime) -> (f64, f64) {
     let rows: Vec<Vec<f64>> = stored["tokens"].as_array().unwrap().iter().map(numbers).collect();
     let shape = [rows.len() as u64, rows[0].len() as u64];
     let tokens = runtime.input(&rows.concat(), &shape, DType::I64).unwrap();
-    let forward = Forward::new(runtime, Profile::Fused, Recompute::None, shape[0], shape[1]);
+    let mut forward = Forward::new(runtime, Profile::Fused, Recompute::None, shape[0], shape[1]);
+    forward.training = false;
     let ours = runtime.no_grad(|| model.forward(&forward, &tokens)).unwrap().to_vec().unwrap();
     let theirs = numbers(&stored["logits"]);
     assert_eq!(ours.len(), theirs.len());
