@@ -632,6 +632,19 @@ pub enum Projection {
     },
     /// Multi-head latent attention (DeepSeek).
     Latent(LatentSpec),
+    /// Maps of queries and outputs that tokens are routed to (`JetMoE`).
+    Routed(Box<RoutedSpec>),
+}
+
+/// A mixture of attention heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoutedSpec {
+    /// Number of experts.
+    pub experts: u64,
+    /// Experts per token; each makes a query for every key/value head.
+    pub top_k: u64,
+    /// Router.
+    pub router: RouterSpec,
 }
 
 /// How the output of a fused projection is cut.

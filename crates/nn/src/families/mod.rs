@@ -44,6 +44,7 @@ mod helium;
 mod hunyuan;
 mod hy_v3;
 mod jamba;
+mod jetmoe;
 mod kimi_linear;
 mod lfm2;
 mod llama;
@@ -161,6 +162,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("hy_v3", hy_v3::read),
     ("internlm3", llama::read_internlm3),
     ("jamba", jamba::read),
+    ("jetmoe", jetmoe::read),
     ("kimi_k2", deepseek::read_v3),
     ("kimi_linear", kimi_linear::read),
     ("lfm2", lfm2::read),
@@ -201,20 +203,20 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("phimoe", phimoe::read),
     ("plbart", bart::read_plbart),
     ("qwen2", qwen2::read),
-    ("qwen2_moe", qwen_moe::read_qwen2),
-    ("qwen3", qwen3::read),
     ("qwen2_5_vl", qwen2::read),
     ("qwen2_5_vl_text", qwen2::read),
+    ("qwen2_moe", qwen_moe::read_qwen2),
     ("qwen2_vl", qwen2::read),
     ("qwen2_vl_text", qwen2::read),
-    ("qwen3_vl_moe_text", qwen_moe::read_qwen3),
-    ("qwen3_vl_text", qwen3::read),
+    ("qwen3", qwen3::read),
     ("qwen3_5", qwen3_next::read_dense),
     ("qwen3_5_moe", qwen3_next::read_moe),
     ("qwen3_5_moe_text", qwen3_next::read_moe),
     ("qwen3_5_text", qwen3_next::read_dense),
     ("qwen3_moe", qwen_moe::read_qwen3),
     ("qwen3_next", qwen3_next::read),
+    ("qwen3_vl_moe_text", qwen_moe::read_qwen3),
+    ("qwen3_vl_text", qwen3::read),
     ("recurrent_gemma", recurrent_gemma::read),
     ("roberta", bert::read_roberta),
     ("rwkv", rwkv::read),

@@ -2,7 +2,7 @@
 
 use super::linear::Branch;
 use super::steps::{self, Heads, Setting};
-use super::{Differential, Latent, Linear, Norm, hf, relative, rotary};
+use super::{Differential, Latent, Linear, Norm, RoutedHeads, hf, relative, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{AttentionSpec, AttentionSteps, BiasSource, FusedOrder, Projection, QkNorm, QkNormPlace};
@@ -26,7 +26,8 @@ pub struct Attention {
     relative: Option<Tensor>,
     /// Whether keys and values come from another stack.
     crosses: bool,
-    out: Linear,
+    /// `None` where it is routed to.
+    out: Option<Linear>,
 }
 
 /// The maps that make queries, keys and values.
@@ -36,6 +37,7 @@ enum Maps {
     Separate(Box<[Linear; 3]>),
     Fused(Linear, FusedOrder),
     Latent(Box<Latent>),
+    Routed(Box<RoutedHeads>),
 }
 
 impl Attention {
@@ -87,6 +89,7 @@ impl Attention {
                 Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
             }
             Projection::Latent(latent) => Maps::Latent(Box::new(Latent::new(b, latent, spec, h)?)),
+            Projection::Routed(routed) => Maps::Routed(Box::new(RoutedHeads::new(b, routed, spec, h, layers)?)),
         };
         let norm = |name, heads| -> Result<Option<Norm>> {
             match &spec.qk_norm {
@@ -117,7 +120,10 @@ impl Attention {
                 .map(|r| relative::table(b, r, a))
                 .transpose()?,
             crosses: false,
-            out: Linear::new(b, &spec.out, a * dv, to, Init::ScaledResidual { fan_in: a * dv, layers })?,
+            out: match spec.projection {
+                Projection::Routed(_) => None,
+                _ => Some(Linear::new(b, &spec.out, a * dv, to, Init::ScaledResidual { fan_in: a * dv, layers })?),
+            },
             spec: spec.clone(),
             maps,
         })
@@ -130,6 +136,7 @@ impl Attention {
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let mut held = Vec::new();
         let mut query_gate = None;
+        let mut routing = None;
         let (q, k, v) = match &self.maps {
             Maps::Separate(maps) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => {
                 self.gptj(f, x, maps, &mut held)?
@@ -145,6 +152,11 @@ impl Attention {
                 let (q, k) = if heads { self.normed(f, q, k)? } else { (q, k) };
                 (q, k, v)
             }
+            Maps::Routed(routed) => {
+                let (heads, topology) = routed.heads(f, &self.spec, x)?;
+                routing = Some((routed, topology));
+                heads
+            }
             Maps::Latent(latent) => {
                 let heads = latent.heads(f, &self.spec, x)?;
                 held = heads.held;
@@ -153,7 +165,7 @@ impl Attention {
         };
         let (q, k) = match (&self.spec.rotary, &self.maps) {
             (Some(_), _) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => (q, k),
-            (Some(rotary), Maps::Separate(..) | Maps::Fused(..)) => {
+            (Some(rotary), Maps::Separate(..) | Maps::Fused(..) | Maps::Routed(..)) => {
                 rotary::rotate(f, rotary, q, k, f.activation_dtype(x))?
             }
             _ => (q, k),
@@ -183,7 +195,11 @@ impl Attention {
         if let Some(norm) = &self.out_norm {
             mixed = norm.forward(f, &mixed)?;
         }
-        let out = self.out.forward(f, &mixed)?;
+        let out = match (&self.out, routing) {
+            (_, Some((routed, topology))) => routed.out(f, &self.spec, &mixed, &topology)?,
+            (Some(out), None) => out.forward(f, &mixed)?,
+            (None, None) => mixed,
+        };
         drop(held);
         Ok((out, weights))
     }

@@ -351,6 +351,6 @@ impl Mixer {
 }
 
 /// The module of a part of the block; no module of its own if it has no name.
-fn scope(runtime: &Runtime, name: &'static str) -> Option<ScopeGuard> {
+pub(super) fn scope(runtime: &Runtime, name: &'static str) -> Option<ScopeGuard> {
     (!name.is_empty()).then(|| runtime.scope(name))
 }

@@ -4,6 +4,7 @@
 //! (`integrations/moe.py`); families whose code loops over experts (DBRX) are counted the same way, for the loop makes
 //! the same products.
 
+use super::block::scope;
 use super::mlp::gated;
 use super::{Linear, Mlp, Router, hf};
 use crate::context::Forward;
@@ -39,16 +40,18 @@ struct Experts {
     input_bias: Option<Tensor>,
     down: Tensor,
     down_bias: Option<Tensor>,
+    /// On the sum over the experts of a token: `h`.
+    sum_bias: Option<Tensor>,
 }
 
 /// Rows of the experts: who they are and where they came from.
-struct Rows {
+pub(super) struct Rows {
     /// `r`: routed row at each sorted place.
-    order: Tensor,
+    pub order: Tensor,
     /// `r`: expert of each sorted row.
-    expert: Tensor,
+    pub expert: Tensor,
     /// `e`: rows of each expert.
-    sizes: Tensor,
+    pub sizes: Tensor,
     /// Lives as long in the reference.
     _counted: Option<Tensor>,
 }
@@ -61,7 +64,7 @@ impl Moe {
     pub fn new(b: &Builder<'_>, spec: &Rc<MoeSpec>, h: u64, layers: u64) -> Result<Self> {
         let router = Router::new(b, spec, h)?;
         let experts = {
-            let _scope = b.runtime().scope(spec.name);
+            let _scope = scope(b.runtime(), spec.name);
             Experts::new(b, spec, h, layers)?
         };
         let shared = match &spec.shared {
@@ -99,7 +102,7 @@ impl Moe {
         let routed = self.router.forward(f, &rows)?;
         let inner = self.latent.as_ref().map(|[into, _]| into.forward(f, &rows)).transpose()?;
         let mut out = {
-            let _scope = f.runtime.scope(self.spec.name);
+            let _scope = scope(&f.runtime, self.spec.name);
             self.routed(f, inner.as_ref().unwrap_or(&rows), &routed.weights, &routed.chosen)?
         };
         if let Some([_, back]) = &self.latent {
@@ -127,7 +130,7 @@ impl Moe {
         let input = copies.mul(&scores.transpose(0, 1)?.unsqueeze(-1)?)?; // e t h
         drop(copies);
         let out = {
-            let _scope = f.runtime.scope(self.spec.name);
+            let _scope = scope(&f.runtime, self.spec.name);
             let weight = self.experts.input.first().ok_or(tensor::Error::Backward("experts without an input map"))?;
             let width = self.spec.intermediate_size;
             let both = input.matmul_masked(&f.weight(weight)?, needed)?; // e t 2f
@@ -180,7 +183,11 @@ impl Moe {
         // Back to the order of tokens: a sum over k, where adding rows would have to keep them.
         let inverse = f.runtime.no_grad(|| sorted.order.argsort())?;
         weighted = pick(f, &weighted, &inverse)?;
-        weighted.view(&[tokens, k, h])?.sum(&[1], false)?.to_dtype(rows.dtype())
+        let summed = weighted.view(&[tokens, k, h])?.sum(&[1], false)?.to_dtype(rows.dtype())?;
+        match &self.experts.sum_bias {
+            Some(bias) => summed.add(&f.weight(bias)?),
+            None => Ok(summed),
+        }
     }
 
     /// One grouped product. The reference's is on none of autocast's lists: it runs in the dtype of the weight.
@@ -188,14 +195,16 @@ impl Moe {
         let weight = f.weight(weight)?;
         let (e, width) = (self.spec.experts, self.spec.intermediate_size);
         let product = || match (self.spec.layout, down) {
-            (ExpertLayout::OutIn, _) => x.to_dtype(weight.dtype())?.grouped_linear(&weight, sizes),
+            (ExpertLayout::OutIn | ExpertLayout::Modules, _) => {
+                x.to_dtype(weight.dtype())?.grouped_linear(&weight, sizes)
+            }
             (ExpertLayout::InOut, _) => x.to_dtype(weight.dtype())?.grouped_linear_transposed(&weight, sizes),
             (ExpertLayout::Stacked, down) => {
                 let weight = weight.view(&[e, width, weight.size(1)])?;
                 if down { x.grouped_linear_transposed(&weight, sizes) } else { x.grouped_linear(&weight, sizes) }
             }
         };
-        if f.profile.is_hf() && self.spec.layout != ExpertLayout::Stacked {
+        if f.profile.is_hf() && !matches!(self.spec.layout, ExpertLayout::Stacked | ExpertLayout::Modules) {
             f.runtime.without_autocast(product)
         } else {
             product()
@@ -254,26 +263,30 @@ impl Experts {
             let _scope = b.runtime().scope("mlp");
             let stacked = |name, init| b.param(name, &[e * f, h], kind, init);
             let input = vec![stacked("w1", into)?, stacked("v1", into)?];
-            return Ok(Self { input, input_bias: None, down: stacked("w2", out)?, down_bias: None });
+            return Ok(Self { input, input_bias: None, down: stacked("w2", out)?, down_bias: None, sum_bias: None });
         }
-        let out_in = spec.layout == ExpertLayout::OutIn;
+        let modules = spec.layout == ExpertLayout::Modules;
+        let out_in = modules || spec.layout == ExpertLayout::OutIn;
         let weight =
             |name, to, from, init| b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init);
         let (name, bias_name, width) = match spec.gate {
             ExpertGate::None => ("up_proj", "up_proj_bias", f),
             ExpertGate::Halves | ExpertGate::Clamped { .. } => ("gate_up_proj", "gate_up_proj_bias", 2 * f),
         };
+        let (name, down) = if modules { ("input_linear.weight", "output_linear.weight") } else { (name, "down_proj") };
+        let sum_bias = modules.then(|| b.param("bias", &[h], ParamKind::Vector, Init::Zeros)).transpose()?;
         Ok(Self {
             input: vec![weight(name, width, h, into)?],
             input_bias: bias(bias_name, width)?,
-            down: weight("down_proj", h, f, out)?,
+            down: weight(down, h, f, out)?,
             down_bias: bias("down_proj_bias", h)?,
+            sum_bias,
         })
     }
 }
 
 /// Rows of a table by index; the reference's indexing and a fused permutation differ in their gradient.
-fn pick(f: &Forward, table: &Tensor, index: &Tensor) -> Result<Tensor> {
+pub(super) fn pick(f: &Forward, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     if f.profile.is_hf() { table.index(index) } else { table.embedding(index) }
 }
 
@@ -281,7 +294,7 @@ fn pick(f: &Forward, table: &Tensor, index: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `r` (i64) -> `r` (i64)
-fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> Result<(Rows, Tensor)> {
+pub(super) fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> Result<(Rows, Tensor)> {
     f.runtime.no_grad(|| {
         let order = chosen.argsort()?;
         let expert = chosen.gather(0, &order)?;

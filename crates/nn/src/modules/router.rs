@@ -31,7 +31,14 @@ impl Router {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, moe: &MoeSpec, h: u64) -> Result<Self> {
-        let (spec, e) = (&moe.router, moe.experts);
+        Self::of(b, &moe.router, moe.experts, moe.top_k, h)
+    }
+
+    /// A router that chooses `top_k` of `e` experts.
+    ///
+    /// # Errors
+    /// As [`Router::new`].
+    pub fn of(b: &Builder<'_>, spec: &RouterSpec, e: u64, top_k: u64, h: u64) -> Result<Self> {
         let correction = match spec.correction {
             Correction::None => None,
             Correction::Buffer(path) => Some(b.buffer(path, &[e], DType::F32)?),
@@ -49,7 +56,7 @@ impl Router {
             };
             (weight, bias)
         };
-        Ok(Self { spec: spec.clone(), top_k: moe.top_k, weight, bias, correction })
+        Ok(Self { spec: spec.clone(), top_k, weight, bias, correction })
     }
 
     /// `t h -> t e, t k, t k`

@@ -40,6 +40,9 @@ pub enum ExpertLayout {
     OutIn,
     /// `gate_up_proj (e h 2f)`, `down_proj (e f h)` (GPT-OSS).
     InOut,
+    /// As [`ExpertLayout::OutIn`], each the weight of a module beside the router, `input_linear` and `output_linear`, and a
+    /// bias on the sum (`JetMoE`).
+    Modules,
     /// `w1`, `v1`, `w2`, each `((e f) h)`, in a module `mlp` (DBRX).
     Stacked,
 }
