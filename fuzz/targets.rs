@@ -1,17 +1,21 @@
 //! What reads untrusted text, one function per fuzz target. None may panic on any input.
 
 use napkin_plan::allocator::{Allocator, Conf};
+use napkin_plan::fit::Choice;
 use napkin_plan::fleet::Fleet;
 use napkin_plan::hardware;
+use napkin_plan::inference::{self, Request, Room, What, geometry};
 use napkin_plan::log_mfu;
 use napkin_plan::model::Model;
 use napkin_plan::oom;
 use napkin_plan::oom::message::Message;
 use napkin_plan::params;
+use napkin_plan::quant::{self, Format, Storage};
 use napkin_plan::snapshot::Question;
 use napkin_plan::snapshot::memory::{Snapshot, State};
 use napkin_plan::step_log;
 use napkin_plan::work::Work;
+use nn::config::Config;
 use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
 use std::fmt::{Debug, Display};
@@ -23,8 +27,42 @@ use tensor::einops::{Equation, Pattern, PatternKind, ShapeCheck};
 const BUILT: usize = 64;
 const TRACED: usize = 4;
 
+/// What serving it takes.
+fn infer(what: What<'_>) {
+    fn some<T>(value: T) -> Choice<T> {
+        Choice { value, given: false }
+    }
+    let request = Request {
+        what,
+        weights: some(Storage::Format(Format::bf16())),
+        stated: None,
+        cache: some(Format::bf16()),
+        state: some(2),
+        seq_len: some(8),
+        prompt: some(8),
+        batch: some(1),
+        block: some(16),
+        chunk: some(8),
+        tp: some(1),
+        room: Room::Tokens(1 << 20),
+        utilization: some(1.0),
+        runtime: some(units::Bytes::ZERO),
+        fleet: None,
+        mfu: some(1.0),
+        mbu: some(1.0),
+    };
+    let _ = request.report();
+}
+
 /// A `config.json`: syntax, family, parameters, and a step of a model of a few blocks.
 pub fn config(bytes: &[u8]) {
+    if let (Some(config), _) = Config::parse("config.json", bytes) {
+        let _ = (quant::stated(&config), inference::stated_state(&config));
+        if let Some(geometry) = geometry::read(&config).ok().filter(|geometry| geometry.kept.len() <= BUILT) {
+            let name = "fuzz".to_owned();
+            infer(What::Partial { name, geometry, params: None, notes: Vec::new() });
+        }
+    }
     let model = match Model::from_text("fuzz", "config.json", bytes, &[], None) {
         Ok(model) => model,
         Err(problems) => {
@@ -40,6 +78,7 @@ pub fn config(bytes: &[u8]) {
     if model.spec.layers.len() > TRACED {
         return;
     }
+    infer(What::Model(&model));
     for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
         let options = StepOptions {
             batch: 1,

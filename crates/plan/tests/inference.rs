@@ -439,6 +439,8 @@ fn states_of_hybrid_models() {
         ("default-zamba2.json", 9, 54, 5120 * 64 + 3 * (5120 + 2 * 64)),
         ("default-qwen3-next.json", 12, 36, 32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128)),
         ("default-recurrent-gemma.json", 8, 18, 4 * 2560),
+        ("default-minimax.json", 16, 16, 32 * 128 * 128),
+        ("default-rwkv.json", 0, 32, 3 * 4096 + 2 * 4096),
     ] {
         let model = open(name);
         let report = request(What::Model(&model), 4096).report().unwrap();

@@ -198,6 +198,7 @@ impl Heads {
         let list = |r: &Reader<'_>, key: &str| r.config().find(key).is_some_and(|found| found.value.items().is_some());
         let kv = ["num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"];
         let per_layer = kv.into_iter().find(|key| list(r, key)).and_then(|key| r.counts(key));
+        let per_layer = per_layer.filter(|all| !all.is_empty());
         let queries = if list(r, names[0]) {
             r.sizes(names[0]).and_then(|all| all.first().copied())
         } else {
