@@ -395,6 +395,15 @@ pub enum BlockForm {
         /// Before feed-forward.
         n2: NamedNorm,
     },
+    /// `x = w1 x + A(n1(x)); x = w2 x + F(n2(x))`, with trained weights for every channel (Doge).
+    WeightedResidual {
+        /// Before attention.
+        n1: NamedNorm,
+        /// Before feed-forward.
+        n2: NamedNorm,
+        /// Names of the weights.
+        weights: [&'static str; 2],
+    },
     /// `x += m1(A(n1(x))); x += m2(F(n2(x)))`
     Sandwich {
         /// Before attention.
@@ -476,6 +485,8 @@ pub struct AttentionSpec {
     pub out: LinearSpec,
     /// Map from the module's input whose sigmoid the mixed values are multiplied with (`AFMoE`).
     pub gate: Option<LinearSpec>,
+    /// Keys are weighted by what a map makes of their values, and each query sees so many of most weight (Doge).
+    pub keep: Option<u64>,
     /// Whether the map of the queries makes a gate beside each head's, whose sigmoid the mixed values are multiplied with
     /// (Qwen3-Next).
     pub query_gate: bool,

@@ -267,6 +267,7 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         value_dim: s.d,
         out: LinearSpec::new("o_proj", out_bias),
         gate: None,
+        keep: None,
         query_gate: false,
         out_norm: None,
         qk_norm: QkNorm::None,

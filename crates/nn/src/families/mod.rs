@@ -20,6 +20,7 @@ mod deberta;
 mod deepseek;
 mod diffllama;
 mod distilbert;
+mod doge;
 mod dots1;
 mod ernie4_5;
 mod exaone4;
@@ -128,6 +129,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("deepseek_v32", deepseek::read_v32),
     ("diffllama", diffllama::read),
     ("distilbert", distilbert::read),
+    ("doge", doge::read),
     ("dots1", dots1::read),
     ("electra", bert::read_electra),
     ("ernie4_5", ernie4_5::read),

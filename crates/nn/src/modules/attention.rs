@@ -2,7 +2,7 @@
 
 use super::linear::Branch;
 use super::steps::{self, Heads, Setting};
-use super::{Differential, Latent, Linear, Norm, RoutedHeads, hf, relative, rotary};
+use super::{Differential, KeyWeights, Latent, Linear, Norm, RoutedHeads, hf, relative, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{AttentionSpec, AttentionSteps, BiasSource, FusedOrder, Projection, QkNorm, QkNormPlace};
@@ -22,6 +22,7 @@ pub struct Attention {
     mask: Option<Tensor>,
     differential: Option<Differential>,
     gate: Option<Linear>,
+    keys: Option<KeyWeights>,
     out_norm: Option<Norm>,
     relative: Option<Tensor>,
     /// Whether keys and values come from another stack.
@@ -112,6 +113,7 @@ impl Attention {
                 _ => None,
             },
             differential: spec.differential.map(|start| Differential::new(b, start, d, 1e-5)).transpose()?,
+            keys: spec.keep.map(|keep| KeyWeights::new(b, spec, keep)).transpose()?,
             gate: spec.gate.as_ref().map(|gate| Linear::new(b, gate, h, a * dv, fan_in)).transpose()?,
             out_norm: spec.out_norm.as_ref().map(|norm| Norm::named(b, norm, a * dv)).transpose()?,
             relative: spec
@@ -390,6 +392,11 @@ impl Attention {
     ) -> Result<(Tensor, Option<Tensor>)> {
         let (b, s) = (heads.0.size(0), heads.0.size(2));
         let pairs = self.pairs(f, &heads);
+        if let Some(keys) = &self.keys {
+            let (out, weights) = self.weighted(f, heads, keys)?;
+            let merged = out.transpose(1, 2)?.reshape(&[b, s, self.spec.heads * self.spec.value_dim])?;
+            return Ok((merged, Some(weights)));
+        }
         let set = Setting { f, spec: &self.spec, pairs, input };
         let (out, weights) = match f.profile {
             // A fused kernel hands no gradient to a bias.
@@ -585,6 +592,24 @@ impl Attention {
         let out = merged_by_copy(&out)?;
         drop(shifted);
         Ok((out, weights))
+    }
+
+    /// Explicit attention with weights of the keys on the scores, which have gradients: no fused kernel takes them.
+    fn weighted(&self, f: &Forward, heads: Heads, keys: &KeyWeights) -> Result<(Tensor, Tensor)> {
+        let pairs = self.pairs(f, &heads);
+        let (q, k, v) = heads;
+        let groups = self.spec.heads / self.spec.kv_heads;
+        let bias = hf::repeat_kv(&keys.bias(f, &self.spec, &v)?, groups)?;
+        let (k, v) = (hf::repeat_kv(&k, groups)?, hf::repeat_kv(&v, groups)?);
+        let scores = hf::matmul(f, &q, &k.t()?, pairs)?.mul_scalar(self.spec.scale)?.add(&bias)?;
+        drop(bias);
+        let mut weights = scores.to_dtype(DType::F32)?.softmax(-1)?.to_dtype(q.dtype())?;
+        drop(scores);
+        if self.drops(f) {
+            weights = weights.dropout_composed(self.spec.dropout)?;
+        }
+        let out = hf::matmul(f, &weights, &v.to_dtype(weights.dtype())?, pairs)?;
+        Ok((merged_by_copy(&out)?, weights))
     }
 
     /// Linear position biases `1 a 1 s`.

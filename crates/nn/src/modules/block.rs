@@ -5,7 +5,7 @@ use super::{
     Attention, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix,
 };
 use crate::context::{Forward, Profile};
-use crate::param::{Builder, Init};
+use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
 use std::rc::Rc;
 use tensor::runtime::ScopeGuard;
@@ -22,6 +22,8 @@ pub struct Block {
     cross: Option<Cross>,
     feed_forward: FeedForward,
     norms: Norms,
+    /// Weights of the residual stream, where they are trained.
+    residuals: Vec<Tensor>,
 }
 
 /// Attention to another stack, with its norm.
@@ -71,6 +73,7 @@ impl Block {
             BlockForm::Single { n, .. } => vec![norm(n)?],
             BlockForm::Sequential { n1, n2 }
             | BlockForm::Normed { n1, n2 }
+            | BlockForm::WeightedResidual { n1, n2, .. }
             | BlockForm::NormedScaled { n1, n2, .. } => vec![norm(n1)?, norm(n2)?],
             BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
@@ -102,7 +105,14 @@ impl Block {
                 FeedForwardSpec::None => FeedForward::None,
             }
         };
-        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into() })
+        let residuals = match &spec.form {
+            BlockForm::WeightedResidual { weights, .. } => {
+                let one = |name: &&str| b.param(name, &[h], ParamKind::Vector, Init::Ones);
+                weights.iter().map(one).collect::<Result<_>>()?
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into(), residuals })
     }
 
     /// What it was built from.
@@ -267,6 +277,14 @@ impl Block {
                 drop((inner, attended));
                 let inner = norm(1, &x)?;
                 inner.add(&self.feed(f, &inner)?)
+            }
+            BlockForm::WeightedResidual { .. } => {
+                let weighted = |i: usize, x: &Tensor| f.weight(&self.residuals[i])?.mul(x);
+                let attended = self.attend(f, &norm(0, &x)?, weights)?;
+                let x = weighted(0, &x)?.add(&attended)?;
+                drop(attended);
+                let fed = self.feed(f, &norm(1, &x)?)?;
+                weighted(1, &x)?.add(&fed)
             }
             BlockForm::NormedScaled { mixed, fed, .. } => {
                 let joined =
