@@ -30,6 +30,10 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
             if !open.is_empty() && columns(&open) + columns(word.trim_end()) > width {
                 lines.push(open.trim_end().to_owned());
                 open = String::new();
+                // Spaces between two words are the break itself.
+                if word.trim().is_empty() {
+                    continue;
+                }
             }
             open.push_str(&word);
         }
@@ -67,6 +71,7 @@ mod tests {
         assert_eq!(left("日", 4), "日  ");
         assert_eq!(right("8.03", 6), "  8.03");
         assert_eq!(wrap("one two  three", 8), ["one two", "three"]);
+        assert_eq!(wrap("one  two", 3), ["one", "two"]);
         assert_eq!(wrap("incomprehensible", 4), ["incomprehensible"]);
         assert_eq!(wrap("attention 6.7 % of it", 13), ["attention", "6.7 % of it"]);
         assert_eq!(wrap("1 × 989.5 TFLOP/s, 2 of a", 11), ["1 ×", "989.5 TFLOP/s,", "2 of a"]);
