@@ -95,8 +95,42 @@ pub struct StatesRequest {
     pub optimizer: Choice<Kind>,
     /// What is divided.
     pub zero: Choice<Zero>,
+    /// What is gathered at a time where parameters are divided, if that is to be counted.
+    pub unit: Option<Unit>,
     /// A model to fit; without one, the largest is asked for.
     pub subject: Option<Subject>,
+}
+
+/// What is gathered at a time where parameters are divided: what the wrapping decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A block, and what is outside of blocks.
+    Block,
+    /// Everything: nothing is wrapped but the whole.
+    Model,
+}
+
+impl std::str::FromStr for Unit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "block" => Ok(Self::Block),
+            "model" => Ok(Self::Model),
+            _ => Err(format!("unknown unit `{text}`: valid are block, model")),
+        }
+    }
+}
+
+/// Parameters of the root and of the largest block, by the numbers in their names.
+fn unit_of_blocks(tensors: &[ParamInfo]) -> Option<Params> {
+    let number = |name: &str| name.split('.').find_map(|part| part.parse::<u64>().ok());
+    let mut blocks = std::collections::BTreeMap::new();
+    for tensor in tensors {
+        *blocks.entry(number(&tensor.name)).or_insert(0) += tensor.elements;
+    }
+    let root = blocks.remove(&None).unwrap_or(0);
+    blocks.values().max().map(|largest| Params(root + largest))
 }
 
 /// Bytes of states: of every parameter alike, or of a model as a whole.
@@ -239,7 +273,8 @@ impl StatesRequest {
             }
         };
         let capacity = self.memory.capacity();
-        let states = bytes.on_device(zero, dp);
+        let gathered = self.gathered(subject)?;
+        let states = bytes.on_device(zero, dp) + gathered.unwrap_or(Bytes::ZERO);
         let fits = states <= capacity;
         let verdict = if fits {
             phrase!["states fit, ", capacity - states, " left for activations"]
@@ -252,7 +287,14 @@ impl StatesRequest {
             report.verdict = Verdict::No;
         }
         let note = phrase![Cell::Exact(u128::from(parameters.get())), " · ", subject.name.as_str()];
-        let rows = [KeyValue::new("parameters", parameters).note(note), self.bytes_row(bytes)];
+        let mut rows = vec![KeyValue::new("parameters", parameters).note(note), self.bytes_row(bytes)];
+        if let Some(gathered) = gathered {
+            let what = match self.unit {
+                Some(Unit::Model) => "parameters and gradients of the whole model, which is one unit",
+                _ => "parameters and gradients of what is outside of blocks and of the largest block",
+            };
+            rows.push(KeyValue::new("gathered", gathered).note(what));
+        }
         report.blocks.push(Block::key_values("", rows));
         let columns = [
             Column::left("zero"),
@@ -282,6 +324,7 @@ impl StatesRequest {
         report.result = Value::map()
             .with("fits", fits)
             .with("states_bytes", states)
+            .with("gathered_bytes", gathered)
             .with("capacity_bytes", capacity)
             .with("by_zero", Value::List(stages));
         match bytes {
@@ -315,6 +358,24 @@ impl StatesRequest {
             anchor: formula.anchor,
         });
         Ok(report)
+    }
+
+    /// What one device gathers at a time, if that is asked for and parameters are divided.
+    fn gathered(&self, subject: &Subject) -> Result<Option<Bytes>, Diagnostic> {
+        let Some(unit) = self.unit.filter(|_| self.zero.value == Zero::Parameters && self.devices.value > 1) else {
+            return Ok(None);
+        };
+        let parameters = match unit {
+            Unit::Model => subject.parameters,
+            Unit::Block => unit_of_blocks(&subject.tensors).ok_or_else(|| {
+                Diagnostic::error("", "--fsdp-unit block: a bare count has no blocks")
+                    .help("give a config or a preset")
+                    .help("--fsdp-unit model")
+            })?,
+        };
+        let recipe = self.recipe.value;
+        let each = recipe.gathered_dtype().size_in_bytes() + recipe.grad_dtype().size_in_bytes();
+        Ok(Some(parameters * Bytes(each)))
     }
 
     fn per_parameter_row(&self, bytes: ParameterBytes) -> KeyValue {
@@ -395,6 +456,7 @@ mod tests {
             recipe: Choice::or(Some(recipe), Precision::Fp32),
             optimizer: Choice::or(None, Kind::AdamW),
             zero: Choice::or(Some(zero), Zero::None),
+            unit: None,
             subject: None,
         }
     }
@@ -430,6 +492,38 @@ mod tests {
         let Some(Value::List(stages)) = report.result.get("by_zero") else { panic!("no stages") };
         let fits: Vec<_> = stages.iter().map(|stage| stage.get("fits").cloned()).collect();
         assert_eq!(fits, [false, false, false, true].map(|fits| Some(Value::Bool(fits))));
+    }
+
+    /// parallel-05: what is gathered at a time decides whether dividing parameters saves anything.
+    #[test]
+    fn one_unit_for_the_whole_model_saves_little() {
+        let mut request = request(Precision::Fp32, Zero::Parameters);
+        request.devices = Choice::or(Some(2), 1);
+        let (name, parameters) = ("dense:1437M".to_owned(), Params(1_437_000_000));
+        request.subject = Some(Subject { name, parameters, tensors: Vec::new(), tuning: Tuning::default() });
+        let gib = |report: &Report, key: &str| Bytes(uint(report, key) as u64).as_gib();
+        let near = |is: f64, right: f64| assert!((is / right - 1.0).abs() < 0.02, "{is} is not {right}");
+        near(gib(&request.report().unwrap(), "states_bytes"), 10.7);
+        request.unit = Some(Unit::Model);
+        let whole = request.report().unwrap();
+        near(gib(&whole, "gathered_bytes"), 5.4 + 5.4);
+        near(gib(&whole, "states_bytes"), 21.4);
+        // A bare count has no blocks; a model has.
+        request.unit = Some(Unit::Block);
+        assert!(request.report().is_err());
+        let tensor = |name: &str, elements| ParamInfo {
+            name: name.to_owned(),
+            shape: vec![elements],
+            elements,
+            kind: nn::ParamKind::Vector,
+            tied: Vec::new(),
+            trainable: true,
+            packed_bytes: None,
+        };
+        let tensors = vec![tensor("embed.weight", 100), tensor("layers.0.w", 7), tensor("layers.1.w", 9)];
+        request.subject =
+            Some(Subject { name: "small".to_owned(), parameters: Params(116), tensors, tuning: Tuning::default() });
+        assert_eq!(uint(&request.report().unwrap(), "gathered_bytes"), 8 * 109);
     }
 
     /// A bare count has no shapes, and a rule that asks for them says so.

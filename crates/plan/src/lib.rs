@@ -51,6 +51,7 @@ pub mod oom;
 pub mod params;
 pub mod presets;
 pub mod quant;
+pub mod ranks;
 pub mod reconcile;
 pub mod report;
 pub mod runtime;

@@ -220,6 +220,132 @@ fn explained_formulas() {
     }
 }
 
+/// memory-17: a pinned buffer is as large as the next power of two.
+#[test]
+fn pinned_buffers_are_rounded_up() {
+    let values = [("n".to_owned(), 4_347_592_704.0), ("e".to_owned(), 2.0)];
+    let report = explain::one("pinned", &values).unwrap();
+    assert_eq!(report.result.get("value").and_then(Value::as_f64), Some(f64::from(16) * f64::from(1 << 30)));
+    near(Bytes(4_347_592_704 * 2).as_gib(), 8.098, 1e-4);
+}
+
+/// memory-13: four bits for each weight of a linear map, its constants, and the rest as it was.
+#[test]
+fn four_bits_are_not_half_a_byte_of_everything() {
+    let text = r#"{"model_type": "llama", "hidden_size": 3200, "num_attention_heads": 32, "num_hidden_layers": 26,
+        "num_key_value_heads": 32, "intermediate_size": 8640, "vocab_size": 32000, "tie_word_embeddings": false,
+        "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}"#;
+    let lora = nn::spec::Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: Vec::new() };
+    for (name, constants) in [("nf4", 0.201), ("nf4-dq", 0.051)] {
+        let packed = tensor::packed::Format::find(name);
+        let tuning = nn::spec::Tuning { packed, lora: Some(lora.clone()), ..nn::spec::Tuning::default() };
+        let params = params::parameters(&file(text).tuned(tuning).unwrap()).unwrap();
+        let packed = params.iter().filter(|p| p.packed_bytes.is_some());
+        let (elements, bytes) = packed.fold((0, 0), |(n, bytes), p| (n + p.elements, bytes + p.packed_bytes.unwrap()));
+        assert_eq!(elements, 3_221_504_000, "linear maps");
+        near((bytes - elements / 2) as f64 / 1e9, constants, 0.03);
+        near((elements / 2) as f64 / 1e9, 1.611, 0.03);
+        let wide: u64 = params
+            .iter()
+            .filter(|p| p.name.contains("embed_tokens") || p.name.contains("lm_head"))
+            .map(|p| p.elements)
+            .sum();
+        assert_eq!(wide, 204_800_000);
+        near((elements / 2 + 2 * wide) as f64 / 1e9, 2.02, 0.03);
+        near((elements / 2 + 4 * wide) as f64 / 1e9, 2.43, 0.03);
+    }
+}
+
+/// optim-05: parameters, gradients, two moments, and what a list-wise update makes: five copies.
+#[test]
+fn five_copies_at_the_update() {
+    let model = preset("gpt2", &[]);
+    let optimizer = OptimizerKind { kind: Kind::Adam, implementation: nn::optim::Implementation::ForEach };
+    let options =
+        StepOptions { precision: Precision::Fp32, profile: Profile::HfSdpa, optimizer, seq_len: 32, ..OPTIONS };
+    let ledger = ledger_of(&model, options);
+    let phase = ledger.phases.iter().find(|phase| phase.name.starts_with("opt")).unwrap();
+    let copies = phase.peak_bytes as f64 / (4 * counts(&model).stored.get()) as f64;
+    near(copies * 1.2, 6.0, 0.02);
+    let roles = [Role::Parameter, Role::Gradient, Role::OptimizerState];
+    let held: u64 = roles.iter().map(|role| phase.peak_by_role[*role as usize]).sum();
+    near(held as f64 / (4 * counts(&model).stored.get()) as f64, 4.0, 0.02);
+}
+
+/// parallel-01: experts are divided by their own ranks, the rest by tensor-parallel ones, norms and routers by none.
+#[test]
+fn experts_have_ranks_of_their_own() {
+    use napkin_plan::ranks::{Rank, Split};
+    let params = params::parameters(&preset("mixtral-8x7b", &[])).unwrap();
+    for (tp, ep, right) in [(2, 8, 6_440_620_032), (8, 2, 22_750_433_280)] {
+        let rank = Rank::of(&params, Split { tp, ep, etp: 1 });
+        assert_eq!((rank.total(), rank.replicated), (right, 1_314_816));
+    }
+}
+
+/// parallel-03: a mixture keeps four inner tensors for each of the experts a token uses, not one dense part of that width.
+#[test]
+fn activations_of_experts_count_each_choice() {
+    let shape = r#""hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 2,
+        "intermediate_size": 14336, "vocab_size": 8, "tie_word_embeddings": false, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "max_position_embeddings": 4096"#;
+    let dense = file(&format!(r#"{{"model_type": "llama", {shape}}}"#));
+    let mixture =
+        file(&format!(r#"{{"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, {shape}}}"#));
+    let options = StepOptions { seq_len: 4096, profile: Profile::HfSdpa, precision: Precision::Bf16Pure, ..OPTIONS };
+    // Elements over hidden_size of what the feed-forward part keeps of a token, f32 counted as two.
+    let kept = |model: &Model, wide: bool| -> f64 {
+        let trace = model.trace(&options).unwrap().trace;
+        let mark = trace.marks.iter().find(|mark| mark.name.starts_with("bwd")).unwrap();
+        let mut live = std::collections::BTreeMap::new();
+        for event in &trace.memory[..mark.memory as usize] {
+            match event.change {
+                tensor::meter::MemoryChange::Free => live.remove(&event.storage.0),
+                tensor::meter::MemoryChange::Alloc(role) | tensor::meter::MemoryChange::Role(role) => {
+                    live.insert(event.storage.0, role)
+                }
+            };
+        }
+        let held = live.iter().filter(|(_, role)| **role == Role::Activation);
+        let held = held.map(|(id, _)| &trace.storages[*id as usize]);
+        let part = held.filter(|s| {
+            let path = trace.module(s.module);
+            path.starts_with("model.layers.1.") && (path.contains("mlp") || path.contains("block_sparse_moe"))
+        });
+        let inner = part.filter(|s| !wide || s.bytes >= 2 * 4096 * 14_336);
+        inner.map(|s| s.bytes).sum::<u64>() as f64 / (2.0 * 4096.0 * 4096.0)
+    };
+    near(kept(&dense, true), 14.0, 0.02);
+    near(kept(&mixture, true), 28.0, 0.02);
+    // Beside the inner tensors: the inputs as they are dispatched, the scores, and what is combined.
+    let beside = kept(&mixture, false) - kept(&mixture, true);
+    assert!((2.0..=6.5).contains(&beside), "{beside}");
+}
+
+/// ui-07: GiB and GB are two units, each number says which it has, and the formula stands beside it.
+#[test]
+fn units_are_said() {
+    let bytes = Bytes(85_899_345_920);
+    assert_eq!(bytes.to_string(), "80.0 GiB");
+    near(bytes.as_gib(), 80.0, 1e-12);
+    near(bytes.as_f64() / 1e9, 85.9, 1e-3);
+    assert!("80G".parse::<Bytes>().is_err() && "80GB".parse::<Bytes>().unwrap() < bytes);
+    let model = preset("gpt2", &[]);
+    let request = Request {
+        options: OPTIONS,
+        sharding: Sharding { zero: 0, dp: 1 },
+        hardware: None,
+        runtime: Bytes::ZERO,
+        runtime_given: true,
+        process: None,
+        depth: 1,
+        timeline: false,
+    };
+    let report = ledger::report(&model, &request).unwrap();
+    assert!(report.derivations.iter().all(|d| !d.expression.is_empty() && !d.source.is_empty()));
+    assert!(!report.derivations.is_empty());
+}
+
 /// memory-05: the optimizer that works on lists holds one more copy of the parameters at its peak.
 #[test]
 fn lists_of_the_optimizer() {

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use nn::optim::Kind;
 use nn::spec::Tuning;
 use nn::step::{Precision, StepOptions};
-use plan::fit::{Choice, Memory, StatesRequest, Subject};
+use plan::fit::{Choice, Memory, StatesRequest, Subject, Unit};
 use plan::hardware::Hardware;
 use plan::largest::{self, Grow};
 use plan::report::Report;
@@ -29,6 +29,9 @@ pub struct Fit {
     /// Count parameters, gradients and optimizer states only
     #[arg(long)]
     pub states_only: bool,
+    /// With --states-only and --zero 3: what is gathered at a time, block or model [default: not counted]
+    #[arg(long, value_name = "UNIT", requires = "states_only")]
+    pub fsdp_unit: Option<String>,
     /// What to grow [default: all three]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub grow: Vec<GrowArg>,
@@ -133,7 +136,8 @@ impl Fit {
             Choice::or(word::<Precision>(&mut read, "--precision", self.step.precision.as_deref()), Precision::Fp32);
         let optimizer = Choice::or(self.step.rule(&mut read).map(|(kind, _)| kind), Kind::AdamW);
         let zero = Choice::or(read.flag::<Zero>("--zero", self.layout.zero.as_deref()), Zero::None);
-        let request = memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, subject });
+        let unit = word::<Unit>(&mut read, "--fsdp-unit", self.fsdp_unit.as_deref());
+        let request = memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, unit, subject });
         read.finish(request)?.report()
     }
 }

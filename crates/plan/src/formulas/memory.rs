@@ -38,6 +38,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         Eval::Exact(|x| product(&[x[0], x[1]]));
     },
     formula! {
+        "pinned": "bytes of a pinned buffer on the host",
+        "2^⌈log2(n·e)⌉" ["B"],
+        where "n" = "elements", "e" = "bytes of an element";
+        caveat "the host allocator of PyTorch rounds up to a power of two: up to twice what was asked for";
+        source "PyTorch, aten/src/ATen/core/CachingHostAllocator.h, CachingHostAllocatorImpl::allocate (llvm::PowerOf2Ceil)";
+        Eval::Exact(|x| product(&[x[0], x[1]])?.checked_next_power_of_two());
+    },
+    formula! {
         "states": "bytes of parameters, gradients and optimizer states",
         "N·(p + g + m + o)" ["B"],
         where "N" = "parameters", "p" = "bytes of a parameter", "g" = "bytes of a gradient",

@@ -314,7 +314,7 @@ pub(crate) fn is_safetensors(bytes: &[u8], file_bytes: u64) -> bool {
 pub(crate) fn likely_width(bytes: &[u8]) -> Option<IdType> {
     let head = &bytes[..bytes.len().min(16 * HEAD)];
     let (words, _) = head.as_chunks::<4>();
-    if words.len() < 8 || head.iter().all(|byte| *byte == 0) {
+    if words.len() < 6 || head.iter().all(|byte| *byte == 0) {
         return None;
     }
     let high = |word: &[u8; 4]| u16::from_le_bytes([word[2], word[3]]);
