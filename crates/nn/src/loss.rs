@@ -71,6 +71,7 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head
     let logits = model.logits(f, &hidden)?;
     let loss = match (model.spec().task, labels) {
         (Task::NextToken, Labels::Tokens(labels)) => next_token_loss(f, &logits, labels),
+        (Task::OwnToken, _) if model.spec().head.narrow_loss => narrow_loss(f, &logits, given),
         (Task::NextToken | Task::OwnToken, _) => target_loss(f, &logits, given),
         (Task::Classes(_), _) => class_loss(f, &logits, given),
         (Task::Outputs, _) => output_loss(&logits),
@@ -130,6 +131,16 @@ pub fn target_loss(f: &Forward, logits: &Tensor, targets: &Tensor) -> Result<Ten
         return wide.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean);
     }
     logits.view(&[rows, v])?.cross_entropy(&targets, Reduction::Mean)
+}
+
+/// The same, in the reference without raising the logits to f32 first, but for what autocast raises.
+fn narrow_loss(f: &Forward, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    if !f.profile.is_hf() || f.runtime.autocast_setting().is_some() {
+        return target_loss(f, logits, targets);
+    }
+    let (rows, v) = (targets.elements(), logits.size(2));
+    let targets = f.runtime.no_grad(|| targets.view(&[rows]))?;
+    logits.view(&[rows, v])?.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean)
 }
 
 /// Mean cross-entropy of one row of scores for each sequence against its class.

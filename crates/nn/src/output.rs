@@ -21,6 +21,7 @@ pub struct Output {
 struct Head {
     weight: Tensor,
     bias: Option<Tensor>,
+    offsets: Option<Tensor>,
 }
 
 impl Output {
@@ -57,6 +58,9 @@ impl Output {
                 if f.runtime.autocast_setting().is_none() { &hidden.to_dtype(weight.dtype())? } else { &hidden };
             hidden.linear(&weight, bias.as_ref())?
         };
+        if let Some(offsets) = head.offsets.as_ref().filter(|_| f.profile.is_hf()) {
+            logits = logits.add(offsets)?;
+        }
         if let Some(scale) = spec.scale {
             logits = logits.mul_scalar(scale)?;
         }
@@ -112,6 +116,7 @@ impl Head {
         if let (Some(bias), Some(name)) = (&bias, spec.head.bias_tie) {
             b.tie(bias, name);
         }
-        Ok(Self { weight, bias })
+        let offsets = spec.head.offsets.then(|| b.buffer("final_logits_bias", &[1, v], b.dtype())).transpose()?;
+        Ok(Self { weight, bias, offsets })
     }
 }

@@ -194,6 +194,10 @@ pub struct HeadSpec {
     pub transform: Sequence,
     /// A second name of the bias.
     pub bias_tie: Option<&'static str>,
+    /// Whether the reference adds a row of zeros to the logits, which raises them where it is wider (BART).
+    pub offsets: bool,
+    /// Whether the reference takes the cross-entropy of the logits in their own dtype (BERT, T5, BART).
+    pub narrow_loss: bool,
     /// Whether there is none: the outputs are hidden states, or what `transform` makes of them.
     pub absent: bool,
 }

@@ -22,13 +22,22 @@ struct Kin {
     positions: (PositionForm, bool),
     /// Whether the embedding is scaled where the file does not say.
     scaled: bool,
+    /// Whether a row of zeros is added to the logits.
+    offsets: bool,
     /// Activation where the file names none.
     act: &'static str,
 }
 
 const LEARNED: (PositionForm, bool) = (PositionForm::Table, true);
-const BART: Kin =
-    Kin { normed_first: false, embed_norm: true, offset: 2, positions: LEARNED, scaled: false, act: "gelu" };
+const BART: Kin = Kin {
+    normed_first: false,
+    embed_norm: true,
+    offset: 2,
+    positions: LEARNED,
+    scaled: false,
+    offsets: true,
+    act: "gelu",
+};
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     family(r, BART)
@@ -71,7 +80,15 @@ pub(super) fn read_marian(r: &mut Reader<'_>) -> ModelSpec {
 
 pub(super) fn read_m2m_100(r: &mut Reader<'_>) -> ModelSpec {
     let fixed = (PositionForm::Table, false);
-    let kin = Kin { normed_first: true, embed_norm: false, positions: fixed, scaled: true, act: "relu", ..BART };
+    let kin = Kin {
+        normed_first: true,
+        embed_norm: false,
+        positions: fixed,
+        scaled: true,
+        offsets: false,
+        act: "relu",
+        ..BART
+    };
     family(r, kin)
 }
 
@@ -138,6 +155,8 @@ impl Side {
             let mut attention = attention(&self.sizes(0), true, true);
             projections(&mut attention, self.k_bias);
             attention.causal = causal;
+            // The decoder is handed a mask where a flag would do.
+            attention.always_masked = causal;
             attention.dropout = attention_dropout;
             attention
         };
@@ -220,5 +239,8 @@ fn family(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
     model.task = Task::OwnToken;
     model.head.absent = false;
     model.head.tied = tied;
+    model.head.narrow_loss = true;
+    // All but M2M-100 add a row of zeros.
+    model.head.offsets = kin.offsets;
     model
 }

@@ -7,9 +7,11 @@ use super::common::{FAMILY, FREE, Sizes, activation, attention, block, equal, na
 use super::tasks::{self, Asked};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec, MapSpec,
-    ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionForm, PositionTable, Projection, Task, TypeTable,
+    Activation, AttentionSpec, BlockForm, BufferSpec, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec,
+    MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionForm, PositionTable, Projection, Task,
+    TypeTable,
 };
+use tensor::DType;
 
 /// Names of a family in the style of BERT.
 struct Style {
@@ -111,6 +113,7 @@ fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
         embed_norm: "embeddings.LayerNorm",
         ..ModelNames::default()
     };
+    model.buffers = id_buffers(&model, &["embeddings.position_ids", "embeddings.token_type_ids"]);
     let pooler = |name| vec![Piece::First, MapSpec::piece(name, true, s.h, s.h), Piece::Activation(Activation::Tanh)];
     let inner = width.unwrap_or(s.h);
     match asked {
@@ -140,6 +143,7 @@ fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
                 tied,
                 bias: true,
                 bias_tie,
+                narrow_loss: true,
                 transform: tasks::transform(dense, behind, act, [s.h, inner], &norm),
                 ..HeadSpec::default()
             };
@@ -163,6 +167,13 @@ fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
     }
     asked.warn(r, &mut model);
     model
+}
+
+/// Ids of positions and of kinds that the reference holds for all positions of the table.
+pub(super) fn id_buffers(model: &ModelSpec, names: &[&'static str]) -> Vec<BufferSpec> {
+    let rows = model.embedding.positions.as_ref().map_or(0, |p| p.count + p.offset);
+    let buffer = |name: &&'static str| BufferSpec { name, shape: vec![1, rows], dtype: Some(DType::I64), count: 1 };
+    names.iter().map(buffer).collect()
 }
 
 /// ALBERT: blocks in groups that share their weights, tokens embedded in a narrower width.
@@ -203,6 +214,7 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
         embed_norm: "embeddings.LayerNorm",
         ..ModelNames::default()
     };
+    model.buffers = id_buffers(&model, &["embeddings.position_ids", "embeddings.token_type_ids"]);
     let pooler = |name| vec![Piece::First, MapSpec::piece(name, true, s.h, s.h), Piece::Activation(Activation::Tanh)];
     match asked {
         Asked::Hidden => model.pooler = pooler("pooler"),
@@ -219,6 +231,7 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
                 tied,
                 bias: true,
                 bias_tie: Some("predictions.bias"),
+                narrow_loss: true,
                 transform: tasks::transform("predictions.dense", "predictions.LayerNorm", act, [s.h, width], &norm),
                 ..HeadSpec::default()
             };

@@ -87,6 +87,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
                 tied,
                 bias: true,
                 bias_tie: Some("cls.predictions.bias"),
+                narrow_loss: true,
                 transform: tasks::transform(dense, behind, act, [s.h, width.unwrap_or(s.h)], &norm),
                 ..HeadSpec::default()
             };

@@ -62,6 +62,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         head: "vocab_projector",
         ..ModelNames::default()
     };
+    model.buffers = super::bert::id_buffers(&model, &["embeddings.position_ids"]);
     match asked {
         Asked::Hidden => {}
         Asked::MaskedTokens | Asked::Other => {
@@ -69,6 +70,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             model.head = HeadSpec {
                 tied,
                 bias: true,
+                narrow_loss: true,
                 transform: tasks::transform("vocab_transform", "vocab_layer_norm", act, [s.h, s.h], &norm),
                 ..HeadSpec::default()
             };

@@ -128,6 +128,7 @@ fn family(r: &mut Reader<'_>, scaled: bool, act: &str) -> ModelSpec {
     model.task = Task::OwnToken;
     model.head.absent = false;
     model.head.tied = true;
+    model.head.narrow_loss = true;
     model.head.input_scale = scaled.then(|| 1.0 / (h as f64).sqrt());
     model
 }

@@ -80,5 +80,6 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     model.task = Task::OwnToken;
     model.head.absent = false;
     model.head.tied = tied;
+    model.head.narrow_loss = true;
     model
 }
