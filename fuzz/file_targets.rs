@@ -1,5 +1,6 @@
 //! What reads the headers of files that people download, one function per fuzz target. None may panic on any input.
 
+use napkin_train::published;
 use napkin_train::weights_file::{Header, read_gguf, read_safetensors};
 use safetensors::tensor::Metadata;
 use std::path::Path;
@@ -46,6 +47,17 @@ pub fn safetensors(bytes: &[u8]) {
             let library: Metadata = serde_json::from_slice(text).expect("taken by the library");
             assert_eq!(library.data_len() as u64, file_bytes - header.header_bytes);
             assert_eq!(library.tensors().len(), header.tensors.len());
+        }
+    }
+}
+
+/// A table of published runs: its rows have names, or its problems a place.
+pub fn published(bytes: &[u8]) {
+    match published::read("fuzz.csv", bytes) {
+        Ok(rows) => assert!(rows.iter().all(|row| !row.id.is_empty())),
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            assert!(problems.iter().all(|problem| problem.is_error() && problem.location.is_some()));
         }
     }
 }

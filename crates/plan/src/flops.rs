@@ -94,7 +94,7 @@ pub fn work_of(model: &Model, options: &StepOptions, traced: &StepTrace) -> Work
 }
 
 /// Whether an op is scores or values of attention: the fused op, or a batched product with activations on both sides.
-fn is_attention_core(event: &OpEvent) -> bool {
+pub(crate) fn is_attention_core(event: &OpEvent) -> bool {
     use tensor::Op;
     match &event.op {
         Op::Attention(_) | Op::AttentionBackward(_) => true,

@@ -19,6 +19,7 @@
 //! | [`quant`] | number formats of weights and caches, constants included |
 //! | [`states`] | bytes of parameters, gradients and optimizer states |
 //! | [`hardware`] | what an accelerator can do, and who says so |
+//! | [`validation`] | how far predictions are from published measurements |
 //! | [`formulas`] | the closed forms of the field, as cross-checks |
 //! | [`report`] | the form of every answer |
 
@@ -65,4 +66,5 @@ pub mod summary;
 pub mod time;
 pub mod timeline;
 pub mod tuning;
+pub mod validation;
 pub mod work;

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod data;
 pub mod probe;
+pub mod published;
 pub mod reconcile;
 pub mod run;
 pub mod sample;

@@ -27,6 +27,7 @@ mod reconcile;
 mod time;
 mod tokenize;
 mod train;
+mod validate;
 
 use ::plan::report::Report;
 use clap::Subcommand;
@@ -59,6 +60,8 @@ pub enum Command {
     Mfu(mfu::MfuArgs),
     /// Two or more set-ups side by side
     Compare(compare::Compare),
+    /// How far predictions are from published measurements, row by row and by source
+    Validate(validate::Validate),
     /// Train a model on this machine, metered
     Train(Box<train::Train>),
     /// Sample text from a checkpoint
@@ -112,6 +115,7 @@ impl Command {
             Self::Infer(infer) => infer.report(),
             Self::Mfu(mfu) => mfu.report(),
             Self::Compare(compare) => compare.report(),
+            Self::Validate(validate) => validate.report(),
             Self::Train(train) => train.report(output.force, output.quiet),
             Self::Generate(generate) => generate.report(),
             Self::Checkpoint(checkpoint) => checkpoint.report(),
