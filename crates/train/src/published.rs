@@ -35,15 +35,20 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<Vec<Row>, Diagnostics> {
             more += 1;
         }
     };
+    let mut lines = Lines { bytes, at: 0, line: 1 };
     for record in reader.byte_records() {
         let record = match record {
             Ok(record) => record,
             Err(error) => {
-                tell(broken(file, &error));
+                let mut problem = broken(file, &error);
+                if let Some(position) = error.position() {
+                    problem.location = Some(at(file, lines.of(position.byte())));
+                }
+                tell(problem);
                 continue;
             }
         };
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = lines.of(record.position().map_or(0, csv::Position::byte));
         if rows.len() == MOST_ROWS {
             tell(Diagnostic::error("T0801", format!("more than {MOST_ROWS} rows")).at(at(file, line)));
             break;
@@ -79,6 +84,25 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<Vec<Row>, Diagnostics> {
         problems.push(Diagnostic::error("T0801", "the table has no rows").at(Location::file(file)));
     }
     if problems.has_errors() { Err(problems) } else { Ok(rows) }
+}
+
+/// Lines of records, which come in order. The library counts a line late where it ends in a carriage return too.
+struct Lines<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    line: u64,
+}
+
+impl Lines<'_> {
+    /// The line of the record whose cells begin at or after this byte.
+    fn of(&mut self, byte: u64) -> u64 {
+        let from = usize::try_from(byte).unwrap_or(usize::MAX).clamp(self.at, self.bytes.len());
+        let ends = self.bytes[from..].iter().take_while(|b| matches!(b, b'\n' | b'\r')).count();
+        let to = from + ends;
+        self.line += memchr::memchr_iter(b'\n', &self.bytes[self.at..to]).count() as u64;
+        self.at = to;
+        self.line
+    }
 }
 
 fn at(file: &str, line: u64) -> Location {
@@ -179,7 +203,7 @@ mod tests {
         fn changed_tables_are_read_or_refused(
             cuts in prop::collection::vec((0usize..2000, 0usize..12, "[\\PC\"\n,0-9e.]{0,6}"), 1..4)
         ) {
-            let mut text = format!(
+            let mut text = String::from(
                 "row_id,source_id,model,n_layers,d_model,n_heads,n_kv_heads,head_dim,d_ff,ffn_gated,vocab,tied,pos_emb,\
                  n_experts,topk,seq_len,tokens_per_s_per_gpu,tflops_per_gpu,flop_convention,params_total,usable_for\n\
                  a,s,GPT-2,2,64,4,4,16,256,no,100,yes,learned,,,32,1000,0.1,sc21_96,113000,params;flops\n\

@@ -1,4 +1,4 @@
-//! Headers of weights, changed: none of what comes out may panic a reader, and none may be taken that lies about its bytes.
+//! Headers of weights and tables of measurements, changed: none of what comes out may panic a reader, and none may be taken that lies about its bytes.
 //!
 //! The same functions that `fuzz/` runs with a fuzzer, over changes that are the same in every run. `NAPKIN_MUTATIONS=200`
 //! makes that many times as many.
@@ -79,4 +79,12 @@ fn gguf() {
     let whole = file("tiny.gguf");
     file_targets::gguf(&whole);
     mutate(file_targets::gguf, &whole, 7);
+}
+
+#[test]
+fn published() {
+    let whole = b"row_id,source_id,model,n_layers,d_model,n_heads,d_ff,vocab,seq_len,tied,mfu_pct,notes\r\n\
+        a,s,\"x, y\",2,64,4,256,100,32,no,41.5,\"two\nlines\"\nb,s,m,3,,,,,,,,\n";
+    file_targets::published(whole);
+    mutate(file_targets::published, whole, 11);
 }

@@ -253,8 +253,8 @@ mod tests {
     use super::*;
     use crate::params::{Counts, parameters};
 
-    fn row(model: &str, sizes: Sizes, positions: &str, seq_len: Option<u64>) -> Row {
-        Row { model: model.to_owned(), sizes, positions: positions.to_owned(), seq_len, ..Row::default() }
+    fn row(model: &str, sizes: &Sizes, positions: &str, seq_len: Option<u64>) -> Row {
+        Row { model: model.to_owned(), sizes: *sizes, positions: positions.to_owned(), seq_len, ..Row::default() }
     }
 
     fn stored(row: &Row) -> u64 {
@@ -276,10 +276,10 @@ mod tests {
             tied: Some(false),
             ..Sizes::default()
         };
-        assert_eq!(stored(&row("Some Llama", dense, "rope", None)), 70_553_706_496);
+        assert_eq!(stored(&row("Some Llama", &dense, "rope", None)), 70_553_706_496);
         let gpt =
             Sizes { layers: Some(12), hidden: Some(768), heads: Some(12), vocab: Some(50_257), ..Sizes::default() };
-        assert_eq!(stored(&row("GPT-2 124M", gpt, "learned", None)), 124_439_808);
+        assert_eq!(stored(&row("GPT-2 124M", &gpt, "learned", None)), 124_439_808);
         let mixture = Sizes {
             layers: Some(32),
             hidden: Some(4096),
@@ -291,15 +291,15 @@ mod tests {
             expert_width: Some(14_336),
             ..dense
         };
-        assert_eq!(stored(&row("8x7B", mixture, "rope", None)), 46_702_792_704);
+        assert_eq!(stored(&row("8x7B", &mixture, "rope", None)), 46_702_792_704);
     }
 
     #[test]
     fn what_is_missing_is_named() {
         let sizes = Sizes { layers: Some(2), hidden: Some(64), ..Sizes::default() };
-        let problem = describe(&row("x", sizes, "rope", None)).unwrap_err();
+        let problem = describe(&row("x", &sizes, "rope", None)).unwrap_err();
         assert_eq!(problem, "not in the row: vocab, d_ff, ffn_gated");
-        let hybrid = Row { notes: "hybrid Mamba-2 model".to_owned(), ..row("x", sizes, "rope", None) };
+        let hybrid = Row { notes: "hybrid Mamba-2 model".to_owned(), ..row("x", &sizes, "rope", None) };
         assert!(describe(&hybrid).unwrap_err().contains("more than one kind"));
     }
 }

@@ -54,8 +54,7 @@ impl Passes {
             Self::Two => 2.0,
             Self::Three => 3.0,
             Self::Four => 4.0,
-            Self::AsRecomputed if row.recompute == "full" => 4.0,
-            Self::AsRecomputed => 3.0,
+            Self::AsRecomputed => 3.0 + f64::from(u8::from(row.recompute == "full")),
         }
     }
 }
@@ -79,7 +78,7 @@ impl Terms {
     }
 
     /// The count of the product that is exactly this one.
-    pub fn traced(&self) -> Option<Traced> {
+    pub fn traced(self) -> Option<Traced> {
         if self.weights != Weights::Multiplied || self.passes != Passes::Three || self.head != Passes::Three {
             return None;
         }

@@ -3,8 +3,8 @@
 use nn::ParamKind;
 use nn::Profile;
 use nn::Recompute;
-use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::offload::Offload;
+use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::step::{Precision, StepOptions, Until};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -122,7 +122,7 @@ impl Facts {
         let attention = forward(&|event| !is_attention_core(event) && mixer(trace.module(event.module)));
         let counts = Counts::of(&traced.params);
         let expert = |p: &&nn::step::ParamInfo| matches!(p.kind, ParamKind::Expert { .. }) && p.shape.len() == 3;
-        let experts: u64 = traced.params.iter().filter(expert).map(|p| active(p)).sum();
+        let experts: u64 = traced.params.iter().filter(expert).map(active).sum();
         let vectors = traced.params.iter().filter(|p| p.shape.len() < 2).map(|p| p.elements).sum();
         let heads = model.spec.layers.iter().find_map(|layer| layer.attention());
         let even = |heads: u64| model.spec.hidden_size as f64 / heads.max(1) as f64;
@@ -142,7 +142,7 @@ impl Facts {
     }
 
     /// FLOP of a token by these terms.
-    pub fn flop(&self, terms: &Terms, row: &Row) -> f64 {
+    pub fn flop(&self, terms: Terms, row: &Row) -> f64 {
         match terms.traced() {
             Some(Traced::Full) => return self.full,
             Some(Traced::Causal) => return self.causal,

@@ -1,4 +1,4 @@
-//! Rows against predictions: parameters and FLOP per token.
+//! Rows against predictions: parameters, FLOP per token, peak memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::architecture::{self, Described};
 use super::conventions::{Convention, Count, Terms};
 use super::facts::Traces;
+use super::memory::{self, PeakKind};
 use super::row::{Reading, Row};
 
 /// What is compared.
@@ -15,17 +16,20 @@ pub enum Quantity {
     Params,
     /// FLOP of a token.
     Flops,
+    /// Peak memory of a device.
+    Memory,
 }
 
 impl Quantity {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Params, Self::Flops];
+    pub const ALL: [Self; 3] = [Self::Params, Self::Flops, Self::Memory];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Params => "params",
             Self::Flops => "flops",
+            Self::Memory => "memory",
         }
     }
 }
@@ -74,6 +78,8 @@ pub struct Judged {
     pub row: usize,
     /// What was checked.
     pub quantity: Quantity,
+    /// Which memory it is.
+    pub kind: Option<PeakKind>,
     /// How it was predicted: the convention, the recipe.
     pub how: String,
     /// What the row leaves open, and how it was closed.
@@ -100,7 +106,7 @@ impl Judge {
                 Ok((how, assumed, compared)) => (how, assumed, Ok(compared)),
                 Err(why) => (String::new(), Vec::new(), Err(why)),
             };
-            all.push(Judged { row: index, quantity, how, assumed, outcome });
+            all.push(Judged { row: index, quantity, kind: None, how, assumed, outcome });
         };
         let states_params = row.supports("params") || row.supports("params_rounded");
         if wanted(Quantity::Params) && states_params && row.parameters.is_some() {
@@ -109,6 +115,13 @@ impl Judge {
         let states_flops = row.supports("flops") && (!row.usable_for.is_empty() || row.mfu.is_some());
         if wanted(Quantity::Flops) && states_flops {
             push(Quantity::Flops, self.flops(row));
+        }
+        let states_memory = row.memory.is_some() || row.activations.is_some();
+        if wanted(Quantity::Memory) && row.supports("memory") && (!row.usable_for.is_empty() || states_memory) {
+            let empty = |why| (None, String::new(), Vec::new(), Err(why));
+            let (kind, how, assumed, outcome) = memory::peak(row)
+                .map_or_else(empty, |peak| (Some(peak.kind), peak.how, peak.assumed, Ok(peak.compared)));
+            all.push(Judged { row: index, quantity: Quantity::Memory, kind, how, assumed, outcome });
         }
         all
     }
@@ -146,13 +159,13 @@ impl Judge {
         }
         let (name, predicted) = match convention.count {
             Count::Either(versions) => {
-                let error = |terms: &Terms| (facts.flop(terms, &row) / reported.value - 1.0).abs();
+                let error = |terms: &Terms| (facts.flop(*terms, &row) / reported.value - 1.0).abs();
                 let nearest = versions.iter().min_by(|a, b| error(a).total_cmp(&error(b)));
                 let terms = nearest.ok_or("no version")?;
                 let version = if *terms == versions[0] { "full" } else { "causal" };
-                (format!("{name}, version not stated: {version} attention is nearer"), facts.flop(terms, &row))
+                (format!("{name}, version not stated: {version} attention is nearer"), facts.flop(*terms, &row))
             }
-            Count::Terms(terms) | Count::DenseWidth(terms, _) => (name, facts.flop(&terms, &row)),
+            Count::Terms(terms) | Count::DenseWidth(terms, _) => (name, facts.flop(terms, &row)),
             Count::PerParameter { .. } => return Err("no terms".to_owned()),
         };
         let name =

@@ -1,5 +1,5 @@
-//! Predictions against published measurements: parameters and FLOP per token, row by row, under the convention that each
-//! source states.
+//! Predictions against published measurements: parameters, FLOP per token under the convention that each source states, and
+//! peak memory, row by row.
 //!
 //! Nothing here is fitted. A row that does not say enough is not judged, and says what is missing.
 //!
@@ -9,6 +9,7 @@
 //! | `architecture` | the model a row describes |
 //! | `conventions` | ways of counting, by the words of the sources |
 //! | `facts` | what the trace of a model says in their terms |
+//! | `memory` | the peak of a row's step |
 //! | `judge` | a row against its prediction |
 //! | `report` | the answer |
 
@@ -16,10 +17,12 @@ mod architecture;
 mod conventions;
 mod facts;
 mod judge;
+mod memory;
 mod report;
 mod row;
 
 pub use conventions::{Convention, Count, Pairs, Passes, Terms, Weights};
 pub use judge::{Compared, Judge, Judged, Quantity};
+pub use memory::PeakKind;
 pub use report::{FLOP_BOUND, Listed, Request};
 pub use row::{Layout, NEEDED, Reading, Row, Sizes, Wrong};

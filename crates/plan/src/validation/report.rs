@@ -1,8 +1,9 @@
 //! The answer: each row, each source, each quantity, and what could not be judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::judge::{Compared, Judge, Judged, Quantity};
+use super::judge::{Judge, Judged, Quantity};
+use super::memory::PeakKind;
 use super::row::Row;
 use crate::phrase;
 use crate::report::{Block, Cell, Column, Report, Row as Line, Table, Value, Verdict};
@@ -38,12 +39,18 @@ pub struct Request<'a> {
 }
 
 impl Judged {
+    /// What it is compared with: the quantity, and of memory its kind.
+    fn group(&self) -> (Quantity, Option<PeakKind>) {
+        (self.quantity, self.kind)
+    }
+
     /// Whether the comparison is within the bound of its quantity.
     pub fn within(&self) -> Option<bool> {
         let compared = self.outcome.as_ref().ok()?;
         Some(match self.quantity {
             Quantity::Params => compared.beyond() == 0.0,
             Quantity::Flops => compared.beyond() <= FLOP_BOUND,
+            Quantity::Memory => compared.beyond() <= self.kind?.bound(),
         })
     }
 }
@@ -135,14 +142,22 @@ impl Request<'_> {
     pub fn report(&self) -> Report {
         let judged = self.judge();
         let all = Summary::of(&judged);
-        let outside = all.count - all.within;
+        let fails = groups(&judged).into_iter().any(|group| {
+            let members = judged.iter().filter(|one| one.group() == group);
+            let summary = Summary::of(members);
+            match group.1 {
+                // The bound of measured memory is one of the median.
+                Some(kind) if kind != PeakKind::Formula => summary.median > kind.bound(),
+                _ => summary.within < summary.count,
+            }
+        });
         let answer = phrase![all.within as u64, " of ", all.count as u64, " numbers within bounds"];
         let mut report = Report::new("validate", answer);
         let open = judged.iter().filter(|one| one.outcome.is_err()).count();
         if open > 0 {
             report = report.qualified(phrase![open as u64, " more cannot be judged"]);
         }
-        report.verdict = if outside == 0 && all.count > 0 { Verdict::Answered } else { Verdict::No };
+        report.verdict = if !fails && all.count > 0 { Verdict::Answered } else { Verdict::No };
         report.inputs = Value::map()
             .with("tables", Value::list(self.tables.iter().map(String::as_str)))
             .with("rows", self.rows.len())
@@ -159,6 +174,7 @@ impl Request<'_> {
                 phrase!["error: predicted / reported - 1; median and mean are of its absolute value, bias is its mean"],
                 phrase!["params: equal to all digits that are printed"],
                 phrase!["flops: FLOP of a token under the convention that the source states, within 1 % of what its TFLOP/s or MFU and its tokens per second say, rounding of the printed digits apart"],
+                phrase!["memory: of rows that state one layout, recipe and moment in full; the bound of what was measured is one of the median"],
             ],
         ));
         report.result = self.result(&judged, &all);
@@ -196,11 +212,11 @@ impl Request<'_> {
         let column = |name: &&str| if left.contains(name) { Column::left(*name) } else { Column::right(*name) };
         let mut table = Table::new(title, names.iter().map(column));
         for one in judged.iter().filter(|one| keep(one)) {
-            let Ok(compared) = &one.outcome else { continue };
             let row = &self.rows[one.row];
+            let Some(numbers) = numbers(one, row) else { continue };
             let mut cells =
                 vec![Cell::from(one.quantity.name()), Cell::from(row.id.as_str()), Cell::from(row.model.as_str())];
-            cells.extend(numbers(one.quantity, compared));
+            cells.extend(numbers);
             cells.push(Cell::from(one.how.as_str()));
             table.rows.push(Line::new(cells));
         }
@@ -217,9 +233,11 @@ impl Request<'_> {
                 .with("row", row.id.as_str())
                 .with("source", row.source.as_str())
                 .with("split", row.split.as_str())
-                .with("quantity", one.quantity.name());
+                .with("quantity", one.quantity.name())
+                .with("kind", one.kind.map(PeakKind::name));
             match &one.outcome {
                 Ok(compared) => {
+                    value.insert("unit", unit(one.quantity, row));
                     value.insert("reported", compared.reported.value);
                     value.insert("reported_slack", compared.reported.slack);
                     value.insert("predicted", compared.predicted);
@@ -242,25 +260,56 @@ fn columns(first: &[&str], last: &[&str]) -> Vec<Column> {
     left.chain(names.iter().chain(last).map(|name| Column::right(*name))).collect()
 }
 
+/// What is compared, in order.
+fn groups(judged: &[Judged]) -> BTreeSet<(Quantity, Option<PeakKind>)> {
+    judged.iter().filter(|one| one.outcome.is_ok()).map(Judged::group).collect()
+}
+
 fn quantities(judged: &[Judged]) -> Table {
-    let mut table = Table::new("by quantity", columns(&["quantity"], &[]));
-    for quantity in Quantity::ALL {
-        let summary = Summary::of(judged.iter().filter(|one| one.quantity == quantity));
-        if summary.count > 0 {
-            let mut cells = vec![Cell::from(quantity.name())];
-            cells.extend(summary.cells());
-            table.rows.push(Line::new(cells));
-        }
+    let mut table = Table::new("by quantity", columns(&["quantity"], &["bound"]));
+    for group in groups(judged) {
+        let summary = Summary::of(judged.iter().filter(|one| one.group() == group));
+        let (name, bound) = match group {
+            (quantity, None) => {
+                (quantity.name().to_owned(), if quantity == Quantity::Flops { "1 % each" } else { "exact" }.to_owned())
+            }
+            (quantity, Some(kind)) => {
+                let what = if kind == PeakKind::Formula { "each" } else { "median" };
+                (format!("{quantity}, {}", kind.name()), format!("{:.0} % {what}", 100.0 * kind.bound()))
+            }
+        };
+        let mut cells = vec![Cell::from(name)];
+        cells.extend(summary.cells());
+        cells.push(Cell::from(bound));
+        table.rows.push(Line::new(cells));
     }
     table
 }
 
-fn numbers(quantity: Quantity, compared: &Compared) -> [Cell; 4] {
-    let shown = |value: f64| match quantity {
+fn numbers(one: &Judged, row: &Row) -> Option<[Cell; 4]> {
+    let compared = one.outcome.as_ref().ok()?;
+    let shown = |value: f64| match one.quantity {
         Quantity::Params => Cell::Count(value.round() as u128),
         Quantity::Flops => Cell::Text(format!("{:.3} GFLOP", value / 1e9)),
+        Quantity::Memory if row.activations.is_some() => Cell::Text(format!("{value:.2} %")),
+        Quantity::Memory => Cell::Text(format!("{:.2} GiB", value / f64::from(1 << 30))),
     };
-    [shown(compared.reported.value), shown(compared.predicted), signed(compared.error()), hundredths(compared.beyond())]
+    Some([
+        shown(compared.reported.value),
+        shown(compared.predicted),
+        signed(compared.error()),
+        hundredths(compared.beyond()),
+    ])
+}
+
+/// What the numbers of a comparison count.
+fn unit(quantity: Quantity, row: &Row) -> &'static str {
+    match quantity {
+        Quantity::Params => "parameters",
+        Quantity::Flops => "FLOP/token",
+        Quantity::Memory if row.activations.is_some() => "%",
+        Quantity::Memory => "B",
+    }
 }
 
 /// Checks that could not be made, by reason.
