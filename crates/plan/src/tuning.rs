@@ -14,7 +14,7 @@ impl Model {
     /// The same model, tuned.
     ///
     /// # Errors
-    /// `T0312` for patterns that name nothing of it, `T0313` for an adapter that can be none, `T0305` for sizes that
+    /// `T0324` for patterns that name nothing of it, `T0313` for an adapter that can be none, `T0305` for sizes that
     /// cannot be counted.
     pub fn tuned(mut self, tuning: Tuning) -> Result<Self, Diagnostics> {
         let mut problems = Diagnostics::new();
@@ -151,7 +151,7 @@ fn unmatched(flag: &str, patterns: &[Pattern], paths: &[&str]) -> Diagnostics {
         let ends = parts.iter().flat_map(|path| path.split('.')).filter(|part| *part != "*");
         let mut near = nearest(&last, ends);
         near.dedup();
-        let mut problem = Diagnostic::error("T0312", format!("{flag} {wrong}: nothing of the model has this name"));
+        let mut problem = Diagnostic::error("T0324", format!("{flag} {wrong}: nothing of the model has this name"));
         for name in near {
             problem = problem.help(format!("{flag} {name}"));
         }
