@@ -280,9 +280,10 @@ fn tuning(row: &Row, assumed: &mut Vec<String>) -> Result<Tuning, String> {
         }
         return Ok(Tuning::default());
     }
+    let label = architecture::plain(&row.model);
     let lines = include_str!("../../../../data/published/adapters.csv").lines().skip(1);
     let recipe = lines.map(|line| line.split(',').collect::<Vec<_>>()).find(|fields| {
-        matches!(fields[..], [source, model, kind, ..] if source == row.source && model == row.model && kind == row.kind)
+        matches!(fields[..], [source, model, kind, ..] if source == row.source && architecture::plain(model) == label && kind == row.kind)
     });
     let Some([_, _, _, rank, alpha, dropout, targets, ..]) = recipe.as_deref() else {
         return Err("rank and targets of the adapters are not stated".to_owned());
