@@ -264,6 +264,14 @@ impl LayerSpec {
         self.mixer.attention()
     }
 
+    /// The block inside that runs behind its own parts.
+    pub fn then(&self) -> Option<&Rc<Self>> {
+        match &self.form {
+            BlockForm::Shortcut { then, .. } => Some(then),
+            _ => None,
+        }
+    }
+
     /// Its attention, to be changed.
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
@@ -418,6 +426,20 @@ pub enum BlockForm {
         n2: NamedNorm,
         /// After feed-forward.
         m2: NamedNorm,
+    },
+    /// `x += A(n1(x)); y = n2(x); x = B(x + F(y)) + M(y)`: a mixture beside the rest of the block, which is a second block
+    /// with parts of its own (`LongCat`).
+    Shortcut {
+        /// Before attention.
+        n1: NamedNorm,
+        /// Before feed-forward and the mixture.
+        n2: NamedNorm,
+        /// The mixture `M`.
+        beside: Box<MoeSpec>,
+        /// Its module name.
+        name: &'static str,
+        /// The second block `B`.
+        then: Rc<LayerSpec>,
     },
     /// `x += m1(A(x)); x += m2(F(x))`
     PostBranch {
@@ -694,6 +716,8 @@ pub struct LatentSpec {
     pub bias: bool,
     /// What chooses the keys each query attends to (DeepSeek-V3.2). It needs compressed queries.
     pub indexer: Option<IndexerSpec>,
+    /// Queries, and the compressed keys and values, are multiplied with these (`LongCat`).
+    pub scales: Option<[f64; 2]>,
 }
 
 /// The indexer of DeepSeek sparse attention.

@@ -2,8 +2,7 @@
 //! sizes, V3.2 and GLM-5, which choose the keys of each query: latent attention, routed and shared experts, dense first layers.
 
 use super::common::{
-    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
-    rope_theta, rotary,
+    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, pre_norm, rms, rope_theta, rotary,
 };
 use super::experts::{
     Counts, GATE_BUFFER, counts, dense_layers, extra_predictors, groups, mixed, mixture, router_extras, size_or_off,
@@ -61,7 +60,12 @@ const V3: Defaults = Defaults {
 };
 
 pub(super) fn base(r: &mut Reader<'_>, defaults: &Latent) -> Base {
-    let (h, l, a) = (r.size("hidden_size"), r.layers("num_hidden_layers"), r.size("num_attention_heads"));
+    base_under(r, defaults, "num_hidden_layers", &["intermediate_size"])
+}
+
+/// The same, with the keys of the number of layers and of the width of the dense feed-forward parts.
+pub(super) fn base_under(r: &mut Reader<'_>, defaults: &Latent, layers: &str, width: &[&str]) -> Base {
+    let (h, l, a) = (r.size("hidden_size"), r.layers(layers), r.size("num_attention_heads"));
     let v = r.size("vocab_size");
     let act = activation(r, "hidden_act", "silu");
     let norm = rms(r.float_or("rms_norm_eps", defaults.eps, FREE));
@@ -76,6 +80,7 @@ pub(super) fn base(r: &mut Reader<'_>, defaults: &Latent) -> Base {
         norm: norm.clone(),
         bias: r.flag("attention_bias", false),
         indexer: None,
+        scales: None,
     };
     let d = latent.nope_dim.saturating_add(latent.rope_dim);
     let value_dim = r.size_or("v_head_dim", defaults.value_dim, FAMILY);
@@ -105,7 +110,8 @@ pub(super) fn base(r: &mut Reader<'_>, defaults: &Latent) -> Base {
         &[("kv_lora_rank", latent.kv_rank), ("num_attention_heads", a), ("v_head_dim", value_dim)],
     );
     let s = Sizes { h, l, a, k: a, d, v };
-    let f = intermediate_size(r, &s);
+    let f = r.size(width);
+    r.check_product("an MLP weight", &[("hidden_size", h), (width[0], f)]);
     let mut attention = attention(&s, false, false);
     attention.value_dim = value_dim;
     attention.out = LinearSpec::new("o_proj", latent.bias);

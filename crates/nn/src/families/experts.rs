@@ -59,6 +59,7 @@ pub fn counts(r: &mut Reader<'_>, h: u64, (key, experts): (&str, u64), top_k: u6
 pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Option<SharedSpec>) -> MoeSpec {
     MoeSpec {
         experts: counts.experts,
+        zero_experts: 0,
         top_k: counts.top_k,
         intermediate_size: counts.f,
         act,

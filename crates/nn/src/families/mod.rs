@@ -50,6 +50,7 @@ mod kimi_linear;
 mod lfm2;
 mod llama;
 mod llama4;
+mod longcat;
 mod mamba;
 mod mamba2;
 mod mimo_v2;
@@ -171,6 +172,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("lfm2_moe", lfm2::read_moe),
     ("llama", llama::read),
     ("llama4_text", llama4::read),
+    ("longcat_flash", longcat::read),
     ("m2m_100", bart::read_m2m_100),
     ("mamba", mamba::read),
     ("mamba2", mamba2::read),

@@ -24,6 +24,8 @@ pub struct Block {
     norms: Norms,
     /// Weights of the residual stream, where they are trained.
     residuals: Vec<Tensor>,
+    /// The mixture beside, and the block that runs behind the parts above.
+    shortcut: Option<Box<(Moe, Block)>>,
 }
 
 /// Attention to another stack, with its norm.
@@ -72,6 +74,7 @@ impl Block {
             BlockForm::Bare => Vec::new(),
             BlockForm::Single { n, .. } => vec![norm(n)?],
             BlockForm::Sequential { n1, n2 }
+            | BlockForm::Shortcut { n1, n2, .. }
             | BlockForm::Normed { n1, n2 }
             | BlockForm::WeightedResidual { n1, n2, .. }
             | BlockForm::NormedScaled { n1, n2, .. } => vec![norm(n1)?, norm(n2)?],
@@ -112,7 +115,17 @@ impl Block {
             }
             _ => Vec::new(),
         };
-        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into(), residuals })
+        let shortcut = match &spec.form {
+            BlockForm::Shortcut { beside, name, then, .. } => {
+                let moe = {
+                    let _scope = scope(b.runtime(), name);
+                    Moe::new(b, &Rc::new((**beside).clone()), h, layers)?
+                };
+                Some(Box::new((moe, Self::new(b, then, h, layers, sharing)?)))
+            }
+            _ => None,
+        };
+        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into(), residuals, shortcut })
     }
 
     /// What it was built from.
@@ -230,6 +243,20 @@ impl Block {
                 let fed = self.feed(f, &inner)?;
                 drop(inner);
                 self.join(&middle, &fed)
+            }
+            BlockForm::Shortcut { name, .. } => {
+                let (moe, then) = &**self.shortcut.as_ref().ok_or(NO_PART)?;
+                let attended = self.attend(f, &norm(0, &x)?, weights)?;
+                let middle = self.join(&x, &attended)?;
+                drop((x, attended));
+                let inner = norm(1, &middle)?;
+                let mixed = {
+                    let _scope = scope(&f.runtime, name);
+                    moe.forward(f, &inner)?
+                };
+                let middle = self.join(&middle, &self.feed(f, &inner)?)?;
+                drop(inner);
+                self.join(&then.forward(f, middle)?.0, &mixed)
             }
             BlockForm::Sandwich { .. } => {
                 let inner = norm(0, &x)?;

@@ -82,9 +82,15 @@ impl Latent {
             }
         };
         let q = q.view(&[b, s, a, n + r])?.transpose(1, 2)?; // b a s (n r)
-        let q = q.split(&[n, r], -1)?;
+        let mut q = q.split(&[n, r], -1)?;
+        if let Some([by, _]) = self.spec.scales {
+            q = q.iter().map(|part| part.mul_scalar(by)).collect::<Result<_>>()?;
+        }
         let low = self.kv_down.forward(f, x)?.split(&[self.spec.kv_rank, r], -1)?;
-        let latent = self.kv_norm.forward(f, &low[0])?; // b s rank
+        let mut latent = self.kv_norm.forward(f, &low[0])?; // b s rank
+        if let Some([_, by]) = self.spec.scales {
+            latent = latent.mul_scalar(by)?;
+        }
         let k_rot = low[1].view(&[b, 1, s, r])?;
         let (q_rot, k_rot) = match &attention.rotary {
             Some(rotary) => rotary::rotate(f, rotary, q[1].clone(), k_rot, f.activation_dtype(x))?,

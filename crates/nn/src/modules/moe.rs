@@ -154,7 +154,8 @@ impl Moe {
         let (tokens, h, k) = (rows.size(0), rows.size(1), self.spec.top_k);
         let routed = tokens * k;
         let weights = weights.reshape(&[routed])?;
-        let (sorted, owner) = sort_rows(f, &chosen.reshape(&[routed])?, k, self.spec.experts)?;
+        let (sorted, owner) = sort_rows(f, &chosen.reshape(&[routed])?, k, self.spec.experts + self.spec.zero_experts)?;
+        let real = self.real_rows(f, &sorted)?;
         let mut input = pick(f, rows, &owner)?; // r h
         drop(owner);
         let scale = pick(f, &weights, &sorted.order)?; // r
@@ -173,8 +174,12 @@ impl Moe {
         }
         let inner = self.gate(f, maps)?; // r f
         let down_bias = self.experts.down_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
-        let mut out = self.map(f, &inner, &self.experts.down, true, &sorted.sizes)?; // r h
+        let down_sizes = real.as_ref().map_or(&sorted.sizes, |(_, sizes)| sizes);
+        let mut out = self.map(f, &inner, &self.experts.down, true, down_sizes)?; // r h
         drop((inner, input_bias));
+        if let Some((mask, _)) = &real {
+            out = mask.unsqueeze(-1)?.where_cond(&out, &input.to_dtype(out.dtype())?)?;
+        }
         if let Some(bias) = &down_bias {
             out = out.add(bias)?;
         }
@@ -188,6 +193,24 @@ impl Moe {
             Some(bias) => summed.add(&f.weight(bias)?),
             None => Ok(summed),
         }
+    }
+
+    /// Which sorted rows belong to experts with weights, and how many to each of these, where there are others: rows of
+    /// those run with the last expert, and what it makes of them is not used.
+    ///
+    /// # Shapes
+    /// `r` (bool), `e` (i32)
+    fn real_rows(&self, f: &Forward, sorted: &Rows) -> Result<Option<(Tensor, Tensor)>> {
+        let (e, rt) = (self.spec.experts, &f.runtime);
+        if self.spec.zero_experts == 0 {
+            return Ok(None);
+        }
+        rt.no_grad(|| {
+            let last = rt.full(&[], e.saturating_sub(1) as f64, DType::I64)?;
+            let mask = sorted.expert.less_equal(&last)?;
+            let sizes = mask.where_cond(&sorted.expert, &last)?.bincount(e)?.to_dtype(DType::I32)?;
+            Ok(Some((mask, sizes)))
+        })
     }
 
     /// One grouped product. The reference's is on none of autocast's lists: it runs in the dtype of the weight.
@@ -265,10 +288,14 @@ impl Experts {
             let input = vec![stacked("w1", into)?, stacked("v1", into)?];
             return Ok(Self { input, input_bias: None, down: stacked("w2", out)?, down_bias: None, sum_bias: None });
         }
+        // The reference gives those that return their input a part of the input map too, which nothing reads.
+        let (all, all_kind) =
+            (e + spec.zero_experts, ParamKind::Expert { experts: e + spec.zero_experts, top_k: spec.top_k });
         let modules = spec.layout == ExpertLayout::Modules;
         let out_in = modules || spec.layout == ExpertLayout::OutIn;
-        let weight =
-            |name, to, from, init| b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init);
+        let weight = |name, (e, kind), to, from, init| {
+            b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init)
+        };
         let (name, bias_name, width) = match spec.gate {
             ExpertGate::None => ("up_proj", "up_proj_bias", f),
             ExpertGate::Halves | ExpertGate::Clamped { .. } => ("gate_up_proj", "gate_up_proj_bias", 2 * f),
@@ -276,9 +303,9 @@ impl Experts {
         let (name, down) = if modules { ("input_linear.weight", "output_linear.weight") } else { (name, "down_proj") };
         let sum_bias = modules.then(|| b.param("bias", &[h], ParamKind::Vector, Init::Zeros)).transpose()?;
         Ok(Self {
-            input: vec![weight(name, width, h, into)?],
+            input: vec![weight(name, (all, all_kind), width, h, into)?],
             input_bias: bias(bias_name, width)?,
-            down: weight(down, h, f, out)?,
+            down: weight(down, (e, kind), h, f, out)?,
             down_bias: bias("down_proj_bias", h)?,
             sum_bias,
         })

@@ -31,7 +31,7 @@ impl Router {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, moe: &MoeSpec, h: u64) -> Result<Self> {
-        Self::of(b, &moe.router, moe.experts, moe.top_k, h)
+        Self::of(b, &moe.router, moe.experts + moe.zero_experts, moe.top_k, h)
     }
 
     /// A router that chooses `top_k` of `e` experts.

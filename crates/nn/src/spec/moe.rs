@@ -7,6 +7,8 @@ use super::{Activation, MlpSpec};
 pub struct MoeSpec {
     /// Number of routed experts.
     pub experts: u64,
+    /// Experts behind them that the router may choose and that return their input (`LongCat`).
+    pub zero_experts: u64,
     /// Routed experts per token.
     pub top_k: u64,
     /// Inner width of a routed expert.

@@ -280,6 +280,9 @@ fn layer_caches(layer: &LayerSpec, h: u64, state: u64, chunked: bool) -> Vec<Lay
             all.push(LayerCache { layers: 1, kept: Kept::State { bytes }, reach: Reach::All, reads: None });
         }
     }
+    if let Some(then) = layer.then() {
+        all.extend(layer_caches(then, h, state, chunked));
+    }
     all
 }
 

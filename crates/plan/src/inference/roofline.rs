@@ -75,6 +75,10 @@ fn read(spec: &ModelSpec, reading: &Reading) -> Result<Read, Diagnostics> {
 ///
 /// Projections into the compressed space cost what expanding one token does, so only scores and values differ.
 fn absorbed(layer: &LayerSpec, context: u64) -> i128 {
+    own_absorbed(layer, context) + layer.then().map_or(0, |then| absorbed(then, context))
+}
+
+fn own_absorbed(layer: &LayerSpec, context: u64) -> i128 {
     let Some(attention) = layer.attention() else { return 0 };
     let Projection::Latent(latent) = &attention.projection else { return 0 };
     let pairs = |context: u64, width: u64| i128::from(2 * attention.heads) * i128::from(context) * i128::from(width);
