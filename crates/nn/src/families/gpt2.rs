@@ -51,6 +51,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.projection = Projection::Fused { qkv: conv1d("c_attn"), order: FusedOrder::Blocks };
     attention.out = conv1d("c_proj");
     attention.dropout = attn;
+    attention.narrow_softmax = true;
     let layer = Rc::new(LayerSpec {
         mixer: attention.into(),
         feed_forward: FeedForwardSpec::Mlp(MlpSpec {
