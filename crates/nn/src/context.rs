@@ -2,7 +2,7 @@
 
 use crate::cache::KvCache;
 use crate::fp8::Casts;
-use crate::spec::{AttentionSpec, RotarySpec};
+use crate::spec::{AttentionSpec, KvSharing, RotarySpec};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -140,6 +140,7 @@ struct Tables {
     rotary: BTreeMap<(u8, u64), (Tensor, Tensor)>,
     masks: BTreeMap<u64, Tensor>,
     shared: BTreeMap<&'static str, Tensor>,
+    heads: BTreeMap<u8, (Tensor, Tensor)>,
 }
 
 impl Forward {
@@ -190,6 +191,7 @@ impl Forward {
             rotary: rotary.map(|(key, tables)| (*key, tables.clone())).collect(),
             shared: all.shared.clone(),
             masks: masks.map(|(key, mask)| (*key, mask.clone())).collect(),
+            heads: BTreeMap::new(),
         };
         Self { tables: std::rc::Rc::new(RefCell::new(tables)), ..self.clone() }
     }
@@ -250,6 +252,23 @@ impl Forward {
         let made = make()?;
         self.tables.borrow_mut().shared.insert(name, made.clone());
         Ok(made)
+    }
+
+    /// Keeps keys and values for the blocks that share them.
+    pub fn give(&self, sharing: KvSharing, k: &Tensor, v: &Tensor) {
+        if let KvSharing::Gives(number) = sharing {
+            self.tables.borrow_mut().heads.insert(number, (k.clone(), v.clone()));
+        }
+    }
+
+    /// Keys and values that another block has given.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn taken(&self, sharing: KvSharing) -> Result<(Tensor, Tensor)> {
+        const NONE: tensor::Error = tensor::Error::Backward("keys and values of another block before they are made");
+        let KvSharing::Takes(number) = sharing else { return Err(NONE) };
+        self.tables.borrow().heads.get(&number).cloned().ok_or(NONE)
     }
 
     /// Drops the tables: the end of the body of the model, where the reference lets go of them too.

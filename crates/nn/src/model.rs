@@ -214,6 +214,11 @@ impl Model {
     /// As [`Model::forward`].
     pub fn body(&self, f: &Forward, input: &Tensor) -> Result<Tensor> {
         let body = f.runtime.scope(self.spec.names.body);
+        let mut own = f.clone();
+        if self.stack.reads_tokens() {
+            own.memory = Some(input.clone());
+        }
+        let f = &own;
         let (x, embedded) = self.embed.forward(f, input)?;
         let mut x = self.stack.forward(f, x)?;
         if let Some(project) = &self.project_out {

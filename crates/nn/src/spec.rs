@@ -17,7 +17,7 @@ pub use moe::{
 };
 pub use parts::{
     BiasSource, Conv1dSpec, CountedSpec, CrossSpec, LeadingSpec, MapSpec, Piece, PoolSpec, RelativeSpec, Sequence,
-    SharedTable, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec, TypeTable,
+    SharedTable, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec, TypeTable, UpdatesSpec,
 };
 use std::rc::Rc;
 use tensor::DType;
@@ -441,6 +441,19 @@ pub enum BlockForm {
         /// The second block `B`.
         then: Rc<LayerSpec>,
     },
+    /// [`BlockForm::Sandwich`] on one of several streams, the others being predicted and corrected around it.
+    Alternating {
+        /// Before attention.
+        n1: NamedNorm,
+        /// After attention.
+        m1: NamedNorm,
+        /// Before feed-forward.
+        n2: NamedNorm,
+        /// After feed-forward.
+        m2: NamedNorm,
+        /// What runs around it.
+        updates: Rc<UpdatesSpec>,
+    },
     /// `x += m1(A(x)); x += m2(F(x))`
     PostBranch {
         /// After attention.
@@ -534,6 +547,10 @@ pub struct AttentionSpec {
     pub relative: Option<RelativeSpec>,
     /// A second attention is taken from the first, with a trained weight that starts here (`DiffLlama`).
     pub differential: Option<f64>,
+    /// Norm of the values of each head (Gemma 3n).
+    pub value_norm: Option<NormSpec>,
+    /// Whether keys and values are those of another block.
+    pub sharing: KvSharing,
     /// Values are multiplied with this (`MiMo`).
     pub value_scale: Option<f64>,
     /// Scores are multiplied with this.
@@ -560,6 +577,18 @@ pub struct AttentionSpec {
     pub dropout: f64,
     /// Whether the reference makes a windowed mask too, though no layer may use it (Qwen 2 with experts).
     pub spare_mask: bool,
+}
+
+/// Keys and values that blocks have in common, turned and normalised already (Gemma 3n).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum KvSharing {
+    /// Each has its own.
+    #[default]
+    Own,
+    /// Its own, which blocks behind it with the same number read.
+    Gives(u8),
+    /// Those of the last block before it that gives under this number; it has no maps of its own.
+    Takes(u8),
 }
 
 impl AttentionSpec {
@@ -856,6 +885,9 @@ pub struct MlpSpec {
     pub multipliers: Option<[f64; 2]>,
     /// The reference raises what goes into the output map to the dtype of its weight (T5).
     pub widened: bool,
+    /// What part of the gate of each position is cut off, were it normally distributed: only what is above the quantile
+    /// goes on (Gemma 3n).
+    pub sparsity: Option<f64>,
     /// Output map.
     pub down: LinearSpec,
 }

@@ -183,6 +183,11 @@ impl<'a> Reader<'a> {
         self.list(&key, string)
     }
 
+    /// A list of numbers, if it is there.
+    pub fn floats(&mut self, key: impl Names) -> Option<Vec<f64>> {
+        self.list(&key, scalar::finite)
+    }
+
     /// A list of switches, if it is there.
     pub fn flags(&mut self, key: impl Names) -> Option<Vec<bool>> {
         self.list(&key, scalar::switch)

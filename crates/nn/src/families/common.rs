@@ -2,9 +2,9 @@
 
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, LayerNames,
-    LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm,
-    QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec, Task, Tuning,
+    Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, KvSharing,
+    LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec,
+    Projection, QkNorm, QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec, Task, Tuning,
 };
 use std::rc::Rc;
 
@@ -278,6 +278,8 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         alibi: false,
         relative: None,
         differential: None,
+        value_norm: None,
+        sharing: KvSharing::Own,
         value_scale: None,
         scale: 1.0 / (s.d as f64).sqrt(),
         window: None,
@@ -303,6 +305,7 @@ pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("down_proj", bias),
     }
 }
@@ -316,6 +319,7 @@ pub fn plain_mlp(intermediate_size: u64, act: Activation, up: &'static str, down
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new(down, bias),
     }
 }

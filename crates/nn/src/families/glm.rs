@@ -44,6 +44,7 @@ fn model(r: &mut Reader<'_>, form: impl Fn(&NormSpec) -> BlockForm) -> ModelSpec
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("down_proj", false),
     };
     let layer = block(attention, mlp, form(&norm));

@@ -61,6 +61,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             norm: None,
             multipliers: None,
             widened: false,
+            sparsity: None,
             down: conv1d("c_proj"),
         }),
         form: BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },

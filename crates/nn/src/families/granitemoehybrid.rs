@@ -35,6 +35,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("output_linear", false),
     };
     let experts = r.count_or("num_local_experts", 8, FAMILY);

@@ -38,6 +38,7 @@ fn mlp(f: u64) -> MlpSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("w2", false),
     }
 }

@@ -30,6 +30,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod glm;
 mod glm4_moe;
 mod gpt2;
@@ -145,6 +146,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
     ("gemma3_text", gemma3::read),
+    ("gemma3n_text", gemma3n::read),
     ("glm", glm::read),
     ("glm4", glm::read_glm4),
     ("glm4_moe", glm4_moe::read),

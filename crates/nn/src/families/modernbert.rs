@@ -39,6 +39,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("Wo", mlp_bias),
     };
     let layer = |i: usize, slides: bool| -> LayerSpec {

@@ -32,6 +32,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: map("fc2"),
     };
     let layer = block(attention, mlp, pre_norm(&norm));

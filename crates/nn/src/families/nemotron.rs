@@ -26,6 +26,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("down_proj", mlp_bias),
     };
     let layer = block(attention, mlp, pre_norm(&norm));

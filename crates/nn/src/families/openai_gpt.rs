@@ -37,6 +37,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: conv1d("c_proj"),
     };
     let form = BlockForm::PostResidual { m1: named("ln_1", &norm), m2: named("ln_2", &norm) };

@@ -27,6 +27,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("down_proj", false),
     };
     let mut layer = block(attention, mlp, pre_norm(&norm));

@@ -200,6 +200,7 @@ pub(super) fn read_zamba2(r: &mut Reader<'_>) -> ModelSpec {
         norm: None,
         multipliers: None,
         widened: false,
+        sparsity: None,
         down: LinearSpec::new("down_proj", bias),
     };
     // Of 54 blocks the seventh, then every sixth to the 43rd, the 48th and the 52nd.

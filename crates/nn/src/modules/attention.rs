@@ -5,7 +5,7 @@ use super::steps::{self, Heads, Setting};
 use super::{Differential, KeyWeights, Latent, Linear, Norm, RoutedHeads, hf, relative, rotary};
 use crate::context::{Forward, Profile, Recompute};
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, AttentionSteps, BiasSource, FusedOrder, Projection, QkNorm, QkNormPlace};
+use crate::spec::{AttentionSpec, AttentionSteps, BiasSource, FusedOrder, KvSharing, Projection, QkNorm, QkNormPlace};
 use std::rc::Rc;
 use tensor::ops::attention::{Attention as Core, pairs};
 use tensor::ops::matmul::Mask;
@@ -24,6 +24,7 @@ pub struct Attention {
     gate: Option<Linear>,
     keys: Option<KeyWeights>,
     out_norm: Option<Norm>,
+    value_norm: Option<Norm>,
     relative: Option<Tensor>,
     /// Whether keys and values come from another stack.
     crosses: bool,
@@ -36,6 +37,8 @@ pub struct Attention {
 enum Maps {
     /// Queries, keys, values.
     Separate(Box<[Linear; 3]>),
+    /// Queries alone: keys and values are those of another block.
+    Queries(Box<Linear>),
     Fused(Linear, FusedOrder),
     Latent(Box<Latent>),
     Routed(Box<RoutedHeads>),
@@ -80,7 +83,9 @@ impl Attention {
     fn build(b: &Builder<'_>, spec: &Rc<AttentionSpec>, (h, from, to): (u64, u64, u64), layers: u64) -> Result<Self> {
         let (a, k, d, dv) = (spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim);
         let fan_in = Init::FanIn(h);
+        let takes = matches!(spec.sharing, KvSharing::Takes(_));
         let maps = match &spec.projection {
+            Projection::Separate { q, .. } if takes => Maps::Queries(Box::new(Linear::new(b, q, h, a * d, fan_in)?)),
             Projection::Separate { q, k: key, v } => Maps::Separate(Box::new([
                 Linear::new(b, q, h, if spec.query_gate { 2 * a * d } else { a * d }, fan_in)?,
                 Linear::new(b, key, from, k * d, Init::FanIn(from))?,
@@ -103,7 +108,10 @@ impl Attention {
         };
         Ok(Self {
             q_norm: norm(spec.qk_norm_names[0], a)?,
-            k_norm: norm(spec.qk_norm_names[1], k)?,
+            k_norm: if takes { None } else { norm(spec.qk_norm_names[1], k)? },
+            value_norm: (spec.value_norm.as_ref().filter(|_| !takes))
+                .map(|norm| Norm::new(b, "v_norm", norm, &[dv]))
+                .transpose()?,
             sinks: spec.sinks.then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros)).transpose()?,
             mask: match spec.steps {
                 AttentionSteps::GptNeo { positions: p } => {
@@ -144,6 +152,16 @@ impl Attention {
                 self.gptj(f, x, maps, &mut held)?
             }
             Maps::Separate(maps) => self.separate(f, x, maps, &mut query_gate)?,
+            Maps::Queries(map) => {
+                let spec = &self.spec;
+                let q = map.forward(f, x)?.view(&[x.size(0), x.size(1), spec.heads, spec.head_dim])?.transpose(1, 2)?;
+                let (k, v) = f.taken(spec.sharing)?;
+                let q = self.q_norm.as_ref().map_or(Ok(q.clone()), |norm| norm.forward(f, &q))?;
+                match &spec.rotary {
+                    Some(rotary) => (rotary::rotate_one(f, rotary, q, f.activation_dtype(x))?, k, v),
+                    None => (q, k, v),
+                }
+            }
             Maps::Fused(qkv, FusedOrder::Parts(parts)) if f.profile.is_hf() => {
                 let (q, k, v) = self.parts(&qkv.forward(f, x)?, *parts)?;
                 self.turned_gptj(f, x, (q, k, v.transpose(1, 2)?), &mut held)?
@@ -179,9 +197,10 @@ impl Attention {
             held.extend([q.clone(), k.clone(), v.clone()]);
         }
         let (k, v) = match &f.cache {
-            Some(cache) => cache.extend(&k, &v)?,
-            None => (k, v),
+            Some(cache) if !matches!(self.maps, Maps::Queries(_)) => cache.extend(&k, &v)?,
+            _ => (k, v),
         };
+        f.give(self.spec.sharing, &k, &v);
         let (mut mixed, weights) = match &self.differential {
             None => self.core(f, (q, k, v), x.dtype(), &mut held)?, // b s (a dv)
             Some(differential) => {
@@ -269,6 +288,9 @@ impl Attention {
             (q, k) = (normed(q, q_norm)?, normed(k, k_norm)?);
         }
         (q, k, v) = (q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?); // b heads s d
+        if let Some(norm) = &self.value_norm {
+            v = norm.forward(f, &v)?;
+        }
         if let Some(scale) = spec.value_scale {
             v = v.mul_scalar(scale)?;
         }

@@ -2,7 +2,8 @@
 
 use super::hybrid::Sharing;
 use super::{
-    Attention, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix,
+    Attention, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv,
+    TimeMix, Updates,
 };
 use crate::context::{Forward, Profile};
 use crate::param::{Builder, Init, ParamKind};
@@ -26,6 +27,8 @@ pub struct Block {
     residuals: Vec<Tensor>,
     /// The mixture beside, and the block that runs behind the parts above.
     shortcut: Option<Box<(Moe, Block)>>,
+    /// What runs around it, where it is one of several streams.
+    updates: Option<Box<Updates>>,
 }
 
 /// Attention to another stack, with its norm.
@@ -78,7 +81,9 @@ impl Block {
             | BlockForm::Normed { n1, n2 }
             | BlockForm::WeightedResidual { n1, n2, .. }
             | BlockForm::NormedScaled { n1, n2, .. } => vec![norm(n1)?, norm(n2)?],
-            BlockForm::Sandwich { n1, m1, n2, m2 } => vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?],
+            BlockForm::Sandwich { n1, m1, n2, m2 } | BlockForm::Alternating { n1, m1, n2, m2, .. } => {
+                vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?]
+            }
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
             BlockForm::Parallel { n1, n2: None }
             | BlockForm::ParallelInPlace { n1, n2: None }
@@ -125,7 +130,11 @@ impl Block {
             }
             _ => None,
         };
-        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into(), residuals, shortcut })
+        let updates = match &spec.form {
+            BlockForm::Alternating { updates, .. } => Some(Box::new(Updates::new(b, updates, h)?)),
+            _ => None,
+        };
+        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into(), residuals, updates, shortcut })
     }
 
     /// What it was built from.
@@ -272,6 +281,23 @@ impl Block {
                 let branch = norm(3, &fed)?;
                 drop(fed);
                 self.join(&middle, &branch)
+            }
+            BlockForm::Alternating { .. } => {
+                let updates = self.updates.as_ref().ok_or(NO_PART)?;
+                let predicted = updates.predict(f, &x)?;
+                drop(x);
+                let active = updates.active(&predicted)?;
+                let inner = norm(0, &active)?;
+                let low = updates.low_rank(f, &inner)?;
+                let attended = self.attend(f, &inner, weights)?;
+                drop(inner);
+                let gated = active.add(&norm(1, &attended)?)?;
+                let middle = gated.add(&low)?.mul_scalar(std::f64::consts::FRAC_1_SQRT_2)?;
+                drop((attended, gated, low));
+                let fed = self.feed(f, &norm(2, &middle)?)?;
+                let activated = middle.add(&norm(3, &fed)?)?;
+                drop((middle, fed));
+                updates.correct(f, &predicted, &activated)
             }
             BlockForm::PostBranch { .. } => {
                 let attended = self.attend(f, &x, weights)?;

@@ -23,6 +23,8 @@ pub struct Mlp {
     multipliers: Option<[f64; 2]>,
     intermediate_size: u64,
     widened: bool,
+    /// How many standard deviations above its mean the gate of a position is cut.
+    cut: Option<f64>,
 }
 
 /// The trained slopes of xIELU, each `1`, before the softplus that keeps them positive.
@@ -66,6 +68,7 @@ impl Mlp {
             multipliers: spec.multipliers,
             intermediate_size: f,
             widened: spec.widened,
+            cut: spec.sparsity.filter(|&part| part > 0.0).map(quantile),
         })
     }
 
@@ -97,6 +100,9 @@ impl Mlp {
                 if let Some([scale, _]) = self.multipliers {
                     gate = gate.mul_scalar(scale)?;
                 }
+                if let Some(deviations) = self.cut {
+                    gate = above(&gate, deviations)?;
+                }
                 if f.profile.is_hf() {
                     let gate = hf::activate(f, self.act, gate)?;
                     gate.mul(&up.forward(f, x)?)?
@@ -126,6 +132,36 @@ impl Mlp {
             None => self.down.forward(f, &inner),
         }
     }
+}
+
+/// What of each row is more than so many standard deviations above its mean: `rows.. f -> rows.. f`.
+fn above(x: &Tensor, deviations: f64) -> Result<Tensor> {
+    let mean = x.mean(&[-1], true)?;
+    let centred = x.sub(&mean)?;
+    let deviation = centred.pow_scalar(2.0)?.mean(&[-1], true)?.sqrt()?;
+    centred.sub(&deviation.mul_scalar(deviations)?)?.relu()
+}
+
+/// The quantile of the standard normal distribution at `part`, which is above 0 and below 1.
+///
+/// The distribution function is `1/2 + density(x) (x + x^3/3 + x^5/(3 5) + ...)` (Abramowitz and Stegun, 26.2.11); it is
+/// inverted by halving an interval.
+fn quantile(part: f64) -> f64 {
+    let below = |x: f64| {
+        let density = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
+        let (mut term, mut sum) = (x, x);
+        for i in 1..200 {
+            term *= x * x / f64::from(2 * i + 1);
+            sum += term;
+        }
+        0.5 + density * sum
+    };
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..64 {
+        let middle = f64::midpoint(low, high);
+        if below(middle) < part { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
 }
 
 impl Slopes {

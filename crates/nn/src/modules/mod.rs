@@ -37,6 +37,7 @@ pub mod short_conv;
 pub mod stack;
 pub mod steps;
 pub mod time_mix;
+pub mod updates;
 
 pub use adapter::Adapter;
 pub use attention::Attention;
@@ -68,3 +69,4 @@ pub use sequence::Sequence;
 pub use short_conv::ShortConv;
 pub use stack::Stack;
 pub use time_mix::{ChannelMix, TimeMix};
+pub use updates::{Streams, Updates};

@@ -48,6 +48,7 @@ impl AttentionPool {
             norm: None,
             multipliers: None,
             widened: false,
+            sparsity: None,
         };
         let _scope = b.runtime().scope("mlp");
         Ok(Self { spec: spec.clone(), probe, maps, out, norm, mlp: Mlp::new(b, &mlp, h, 1)? })

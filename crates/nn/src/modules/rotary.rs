@@ -23,6 +23,21 @@ pub fn rotate(f: &Forward, spec: &RotarySpec, q: Tensor, k: Tensor, dtype: DType
     Ok((turned, k.rope(&cos, &sin, spec.dim, style)?))
 }
 
+/// Rotates queries alone, of a rotation over whole heads in halves.
+///
+/// # Shapes
+/// `b a s d -> b a s d`
+///
+/// # Errors
+/// If shapes do not fit.
+pub fn rotate_one(f: &Forward, spec: &RotarySpec, q: Tensor, dtype: DType) -> Result<Tensor> {
+    if f.profile.is_hf() {
+        return hf::rotate_one(f, spec, &q, dtype);
+    }
+    let (cos, sin) = f.rotary(spec, || tables(f, spec, dtype))?;
+    q.rope(&cos, &sin, spec.dim, RopeStyle::Half)
+}
+
 /// Makes the tables of all blocks before the first: then equal blocks run equal ops.
 ///
 /// # Errors

@@ -1,10 +1,10 @@
 //! Blocks one after another.
 
 use super::hybrid::Sharing;
-use super::{Block, Norm, hf, rotary};
+use super::{Block, Norm, Streams, hf, rotary};
 use crate::context::Forward;
 use crate::param::Builder;
-use crate::spec::{LayerSpec, Mixer, ModelNames, NormSpec};
+use crate::spec::{BlockForm, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
 use std::rc::Rc;
 use tensor::{Result, Tensor, checkpoint_keeping};
 
@@ -16,6 +16,7 @@ pub struct Stack {
     order: Vec<usize>,
     list: &'static str,
     final_norm: Option<Norm>,
+    streams: Option<Streams>,
 }
 
 impl Stack {
@@ -41,7 +42,16 @@ impl Stack {
         }
         let final_norm = final_norm.map(|norm| Norm::new(b, names.norm, norm, &[h])).transpose()?;
         let order = order.map_or_else(|| (0..layers.len()).collect(), <[usize]>::to_vec);
-        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, final_norm })
+        let streams = match layers.first().map(|layer| &layer.form) {
+            Some(BlockForm::Alternating { updates, .. }) => Some(Streams::new(b, updates, h, layers.len() as u64)?),
+            _ => None,
+        };
+        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, final_norm, streams })
+    }
+
+    /// Whether it reads the tokens beside the stream: its pass then has them as [`Forward::memory`].
+    pub fn reads_tokens(&self) -> bool {
+        self.streams.is_some()
     }
 
     /// The stream behind the last norm.
@@ -63,6 +73,11 @@ impl Stack {
         } else {
             rotary::prepare(f, &self.specs, f.activation_dtype(&x))?;
         }
+        let mut inputs = None;
+        if let Some(streams) = &self.streams {
+            inputs = Some(streams.inputs(f, &x)?);
+            x = streams.fan_out(f, x)?;
+        }
         for (i, block) in self.blocks.iter().enumerate() {
             let _list = f.runtime.scope(self.list);
             let _scope = f.runtime.scope(i.to_string());
@@ -72,14 +87,29 @@ impl Stack {
         let mut weights = None;
         for &i in &self.order {
             let block = &self.blocks[i];
+            let mut own = f.clone();
+            if let Some(inputs) = &inputs {
+                own.memory = Some(inputs.select(2, i as u64)?);
+            }
+            let f = &own;
+            let sharing = block.spec().attention().map_or(KvSharing::Own, |attention| attention.sharing);
+            // What other blocks read is no intermediate value: a block that gives keys and values is not run again.
+            let keep = f.recompute.whole_blocks().filter(|_| !matches!(sharing, KvSharing::Gives(_)));
             let _list = f.runtime.scope(self.list);
             let _scope = f.runtime.scope(i.to_string());
-            (x, weights) = if let Some(keep) = f.recompute.whole_blocks() {
+            (x, weights) = if let Some(keep) = keep {
                 let (block, forward) = (block.clone(), f.held(block.spec().attention()));
-                let inputs: Vec<&Tensor> = std::iter::once(&x).chain(&f.memory).collect();
+                let taken = if let KvSharing::Takes(_) = sharing { Some(f.taken(sharing)?) } else { None };
+                let memory = usize::from(f.memory.is_some());
+                let inputs: Vec<&Tensor> =
+                    std::iter::once(&x).chain(&f.memory).chain(taken.iter().flat_map(|(k, v)| [k, v])).collect();
                 let region = move |t: &[Tensor]| {
                     let mut forward = forward.clone();
-                    forward.memory = t.get(1).cloned();
+                    forward.memory = t.get(1).filter(|_| memory > 0).cloned();
+                    if let (KvSharing::Takes(number), [k, v]) = (sharing, &t[1 + memory..]) {
+                        forward = forward.held(block.spec().attention());
+                        forward.give(KvSharing::Gives(number), k, v);
+                    }
                     let (out, weights) = block.forward(&forward, t[0].clone())?;
                     Ok(std::iter::once(out).chain(weights).collect())
                 };
@@ -88,6 +118,9 @@ impl Stack {
             } else {
                 block.forward(f, x)?
             };
+        }
+        if let Some(streams) = &self.streams {
+            x = streams.join(f, &x)?;
         }
         if let Some(compute) = f.compute {
             // The stream may be wider than what is computed in.

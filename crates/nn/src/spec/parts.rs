@@ -291,3 +291,33 @@ pub struct TowerSpec {
     /// Parameters that are counted and not run, by name from the root and shape.
     pub counted: Vec<(String, Vec<u64>)>,
 }
+
+/// Alternating updates of several streams, with a low-rank branch and an input of its own for each block (Gemma 3n).
+///
+/// Source: Baykal et al. 2023, arXiv 2301.13310.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdatesSpec {
+    /// Streams.
+    pub streams: u64,
+    /// The one that the block runs on.
+    pub active: u64,
+    /// The small maps between streams are held within this while training.
+    pub clip: Option<f64>,
+    /// Whether what reads the input of the block is scaled for every channel first.
+    pub scaled: bool,
+    /// Rank of the branch beside attention.
+    pub rank: u64,
+    /// Width of the input of each block.
+    pub input_width: u64,
+    /// Rows of the table that these inputs come from; tokens beyond it read the first.
+    pub input_rows: u64,
+    /// Activation on the way to it.
+    pub act: Activation,
+    /// Its norms.
+    pub norm: NormSpec,
+}
+
+impl UpdatesSpec {
+    /// More streams than this are refused.
+    pub const MOST_STREAMS: u64 = 8;
+}

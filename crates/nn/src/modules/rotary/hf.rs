@@ -101,6 +101,12 @@ fn join(turned: &Tensor, tail: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
+/// Queries alone, whole heads in halves: `b a s d -> b a s d`.
+pub fn rotate_one(f: &Forward, spec: &RotarySpec, q: &Tensor, dtype: DType) -> Result<Tensor> {
+    let (cos, sin) = tables(f, spec, dtype)?;
+    turn(q, &cos.unsqueeze(1)?, &sin.unsqueeze(1)?, spec)
+}
+
 /// `apply_rotary_pos_emb`.
 ///
 /// # Shapes
