@@ -13,7 +13,8 @@ pub use mixers::{
     MambaNorms, MambaSpec, ParallelSpec, RgLruSpec, ShortConvSpec, TimeMixSpec,
 };
 pub use moe::{
-    Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores, SharedSpec,
+    BesideSpec, Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores,
+    SharedSpec,
 };
 pub use parts::{
     BiasSource, Conv1dSpec, CountedSpec, CrossSpec, LeadingSpec, MapSpec, Piece, PoolSpec, RelativeSpec, Sequence,
@@ -689,6 +690,13 @@ pub enum Projection {
         /// Values.
         v: LinearSpec,
     },
+    /// Two linear maps: values are what the map of the keys makes, before norm and rotation (Gemma 4).
+    Paired {
+        /// Queries.
+        q: LinearSpec,
+        /// Keys and values.
+        k: LinearSpec,
+    },
     /// One linear map.
     Fused {
         /// The map.
@@ -796,6 +804,8 @@ pub struct RotarySpec {
     pub dim: u64,
     /// Base of the frequencies.
     pub theta: f64,
+    /// Pairs that turn, the others standing still in a table of full width; `None`: all (Gemma 4).
+    pub turning: Option<u64>,
     /// Pairs are neighbours (GPT-J) instead of halves (Llama).
     pub interleaved: bool,
     /// Which table it uses: layers with equal numbers share one.
@@ -864,6 +874,8 @@ pub enum FeedForwardSpec {
     Mlp(MlpSpec),
     /// A mixture of experts.
     Moe(Box<MoeSpec>),
+    /// A dense MLP and a mixture of experts, added.
+    Beside(Box<BesideSpec>),
     /// A part of so many inner channels that mixes in the position before (RWKV).
     ChannelMix(u64),
     /// Nothing: the block only mixes positions.

@@ -371,6 +371,7 @@ pub fn intermediate_size(layer: &LayerSpec) -> Option<u64> {
     match &layer.feed_forward {
         FeedForwardSpec::Mlp(mlp) => Some(mlp.intermediate_size),
         FeedForwardSpec::Moe(moe) => Some(moe.intermediate_size),
+        FeedForwardSpec::Beside(both) => Some(both.mlp.intermediate_size),
         FeedForwardSpec::ChannelMix(inner) => Some(*inner),
         FeedForwardSpec::None => None,
     }

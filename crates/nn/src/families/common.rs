@@ -243,6 +243,7 @@ pub fn rotary(dim: u64, theta: f64) -> RotarySpec {
     RotarySpec {
         dim,
         theta,
+        turning: None,
         interleaved: false,
         table: 0,
         join: RotaryJoin::default(),

@@ -31,7 +31,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
 
     let slides = sliding(r, s.l, |i| !(i + 1).is_multiple_of(5));
     let window = window(r, Some(512));
-    let sharing = sharing(r, &slides);
+    let sharing = sharing(r, &slides, 15);
     r.known(&["rope_scaling", "rope_parameters"]);
     let global = r.float_or(["rope_parameters.full_attention.rope_theta", "rope_theta"], 1_000_000.0, FREE);
     let local_names = ["rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"];
@@ -153,10 +153,10 @@ fn updates(r: &mut Reader<'_>, l: u64, act: crate::spec::Activation, norm: &Norm
 }
 
 /// Which blocks read keys and values of others: the last ones, those of the last block of their kind before them.
-fn sharing(r: &mut Reader<'_>, slides: &[bool]) -> Vec<KvSharing> {
+pub(super) fn sharing(r: &mut Reader<'_>, slides: &[bool], default: u64) -> Vec<KvSharing> {
     const KEY: &str = "num_kv_shared_layers";
     let l = slides.len();
-    let shared = r.count_or(KEY, 15, FAMILY) as usize;
+    let shared = r.count_or(KEY, default, FAMILY) as usize;
     let own = l.saturating_sub(shared);
     let number = |slides: bool| if slides { SLIDING } else { FULL };
     let giver = |kind: bool| slides[..own].iter().rposition(|&s| s == kind);

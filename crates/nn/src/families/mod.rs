@@ -31,6 +31,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma3n;
+mod gemma4;
 mod glm;
 mod glm4_moe;
 mod gpt2;
@@ -147,6 +148,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("gemma3", gemma3::read),
     ("gemma3_text", gemma3::read),
     ("gemma3n_text", gemma3n::read),
+    ("gemma4", gemma4::read),
+    ("gemma4_text", gemma4::read),
     ("glm", glm::read),
     ("glm4", glm::read_glm4),
     ("glm4_moe", glm4_moe::read),

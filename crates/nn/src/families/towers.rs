@@ -20,6 +20,7 @@ pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) {
         "llava" => llava(r, text),
         "mistral3" => mistral3(r, text),
         "gemma3" => gemma3(r, text),
+        "gemma4" if has_vision(r) => super::gemma4::tower(r, text),
         "llama4" => llama4(r, text),
         "qwen2_vl" => qwen2(r, text),
         "qwen2_5_vl" => qwen2_5(r, text),
@@ -32,10 +33,11 @@ pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) {
 
 /// Whether the vision part of a wrapper of this type is known.
 pub(super) fn knows(wrapper: &str) -> bool {
-    const KNOWN: [&str; 11] = [
+    const KNOWN: [&str; 12] = [
         "llava",
         "mistral3",
         "gemma3",
+        "gemma4",
         "llama4",
         "qwen2_vl",
         "qwen2_5_vl",
@@ -48,8 +50,13 @@ pub(super) fn knows(wrapper: &str) -> bool {
     KNOWN.contains(&wrapper)
 }
 
+/// Whether the wrapper has a vision part at all.
+fn has_vision(r: &Reader<'_>) -> bool {
+    r.config().whole().find("vision_config").is_some_and(|found| !found.value.is_null())
+}
+
 /// A vision part of this stack, behind it these pieces.
-fn vision(stack: StackSpec, projector: Vec<Piece>) -> TowerSpec {
+pub(super) fn vision(stack: StackSpec, projector: Vec<Piece>) -> TowerSpec {
     TowerSpec { what: "vision", stack, projector, counted: Vec::new() }
 }
 

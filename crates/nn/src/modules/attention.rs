@@ -37,6 +37,8 @@ pub struct Attention {
 enum Maps {
     /// Queries, keys, values.
     Separate(Box<[Linear; 3]>),
+    /// Queries; keys and values.
+    Paired(Box<[Linear; 2]>),
     /// Queries alone: keys and values are those of another block.
     Queries(Box<Linear>),
     Fused(Linear, FusedOrder),
@@ -85,11 +87,17 @@ impl Attention {
         let fan_in = Init::FanIn(h);
         let takes = matches!(spec.sharing, KvSharing::Takes(_));
         let maps = match &spec.projection {
-            Projection::Separate { q, .. } if takes => Maps::Queries(Box::new(Linear::new(b, q, h, a * d, fan_in)?)),
+            Projection::Separate { q, .. } | Projection::Paired { q, .. } if takes => {
+                Maps::Queries(Box::new(Linear::new(b, q, h, a * d, fan_in)?))
+            }
             Projection::Separate { q, k: key, v } => Maps::Separate(Box::new([
                 Linear::new(b, q, h, if spec.query_gate { 2 * a * d } else { a * d }, fan_in)?,
                 Linear::new(b, key, from, k * d, Init::FanIn(from))?,
                 Linear::new(b, v, from, k * dv, Init::FanIn(from))?,
+            ])),
+            Projection::Paired { q, k: key } => Maps::Paired(Box::new([
+                Linear::new(b, q, h, a * d, fan_in)?,
+                Linear::new(b, key, from, k * d, Init::FanIn(from))?,
             ])),
             Projection::Fused { qkv, order } => {
                 Maps::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
@@ -152,6 +160,16 @@ impl Attention {
                 self.gptj(f, x, maps, &mut held)?
             }
             Maps::Separate(maps) => self.separate(f, x, maps, &mut query_gate)?,
+            Maps::Paired(maps) => {
+                let heads = |map: &Linear, heads: u64| -> Result<Tensor> {
+                    let made = map.forward(f, x)?.view(&[x.size(0), x.size(1), heads, self.spec.head_dim])?;
+                    made.transpose(1, 2)
+                };
+                let (q, both) = (heads(&maps[0], self.spec.heads)?, heads(&maps[1], self.spec.kv_heads)?);
+                let v = self.value_norm.as_ref().map_or(Ok(both.clone()), |norm| norm.forward(f, &both))?;
+                let (q, k) = self.normed(f, q, both)?;
+                (q, k, v)
+            }
             Maps::Queries(map) => {
                 let spec = &self.spec;
                 let q = map.forward(f, x)?.view(&[x.size(0), x.size(1), spec.heads, spec.head_dim])?.transpose(1, 2)?;
@@ -185,7 +203,7 @@ impl Attention {
         };
         let (q, k) = match (&self.spec.rotary, &self.maps) {
             (Some(_), _) if f.profile.is_hf() && self.spec.steps == AttentionSteps::GptJ => (q, k),
-            (Some(rotary), Maps::Separate(..) | Maps::Fused(..) | Maps::Routed(..)) => {
+            (Some(rotary), Maps::Separate(..) | Maps::Paired(..) | Maps::Fused(..) | Maps::Routed(..)) => {
                 rotary::rotate(f, rotary, q, k, f.activation_dtype(x))?
             }
             _ => (q, k),

@@ -2,7 +2,7 @@
 
 use super::hybrid::Sharing;
 use super::{
-    Attention, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv,
+    Attention, Beside, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv,
     TimeMix, Updates,
 };
 use crate::context::{Forward, Profile};
@@ -59,6 +59,7 @@ pub(super) enum Mixer {
 enum FeedForward {
     Mlp(Box<Mlp>),
     Moe(Box<Moe>),
+    Beside(Box<Beside>),
     ChannelMix(Box<ChannelMix>),
     None,
 }
@@ -107,6 +108,7 @@ impl Block {
                 FeedForwardSpec::Moe(moe) => {
                     FeedForward::Moe(Box::new(Moe::new(b, &Rc::new((**moe).clone()), h, layers)?))
                 }
+                FeedForwardSpec::Beside(both) => FeedForward::Beside(Box::new(Beside::new(b, both, h, layers)?)),
                 FeedForwardSpec::ChannelMix(inner) => {
                     FeedForward::ChannelMix(Box::new(ChannelMix::new(b, *inner, h, layers)?))
                 }
@@ -191,7 +193,7 @@ impl Block {
             FeedForward::Mlp(mlp) => mlp.forward(f, x),
             FeedForward::Moe(moe) => moe.forward(f, x),
             FeedForward::ChannelMix(part) => part.forward(f, x),
-            FeedForward::None => Err(NO_PART),
+            FeedForward::Beside(_) | FeedForward::None => Err(NO_PART),
         }
     }
 
@@ -276,7 +278,10 @@ impl Block {
                 let middle = self.join(&x, &branch)?;
                 drop(branch);
                 let inner = norm(2, &middle)?;
-                let fed = self.feed(f, &inner)?;
+                let fed = match &self.feed_forward {
+                    FeedForward::Beside(both) => both.forward(f, &inner, &middle)?,
+                    _ => self.feed(f, &inner)?,
+                };
                 drop(inner);
                 let branch = norm(3, &fed)?;
                 drop(fed);

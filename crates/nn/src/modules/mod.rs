@@ -5,6 +5,7 @@
 
 pub mod adapter;
 pub mod attention;
+pub mod beside;
 pub mod block;
 pub mod causal_conv;
 pub mod conv;
@@ -41,6 +42,7 @@ pub mod updates;
 
 pub use adapter::Adapter;
 pub use attention::Attention;
+pub use beside::Beside;
 pub use block::Block;
 pub use causal_conv::CausalConv;
 pub use conv::Conv;

@@ -90,8 +90,20 @@ impl Moe {
 
     /// `b s h -> b s h`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        self.forward_chosen_by(f, x, None)
+    }
+
+    /// The same, experts being chosen by another stream.
+    ///
+    /// # Shapes
+    /// `b s h`, `b s h -> b s h`
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn forward_chosen_by(&self, f: &Forward, x: &Tensor, chooser: Option<&Tensor>) -> Result<Tensor> {
         let (b, s, h) = (x.size(0), x.size(1), x.size(2));
         let rows = x.view(&[b * s, h])?;
+        let chooser = chooser.map(|chooser| chooser.view(&[b * s, h])).transpose()?;
         let early = match &self.shared {
             Some(shared) if shared.gate.is_some() => Some(shared.forward(f, &rows)?),
             _ => None,
@@ -99,7 +111,7 @@ impl Moe {
         if self.spec.everywhere && f.profile.is_hf() {
             return self.everywhere(f, &rows)?.view(&[b, s, h]);
         }
-        let routed = self.router.forward(f, &rows)?;
+        let routed = self.router.forward(f, chooser.as_ref().unwrap_or(&rows))?;
         let inner = self.latent.as_ref().map(|[into, _]| into.forward(f, &rows)).transpose()?;
         let mut out = {
             let _scope = scope(&f.runtime, self.spec.name);

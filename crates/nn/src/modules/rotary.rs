@@ -59,6 +59,7 @@ fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tenso
         let half = spec.dim / 2;
         let exponents = rt.arange(half, 0.0, -2.0 / spec.dim as f64, DType::F32)?;
         let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?; // d/2
+        let inv_freq = still(inv_freq, spec)?;
         let sign = spec.sign();
         let positions = rt.arange(f.seq_len, sign * f.start() as f64, sign, DType::F32)?;
         let angles = positions.unsqueeze(1)?.mul(&inv_freq)?; // s d/2
@@ -70,4 +71,12 @@ fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tenso
         };
         Ok((wide.cos()?.to_dtype(dtype)?, wide.sin()?.to_dtype(dtype)?))
     })
+}
+
+/// Frequencies of the pairs that turn, 0 for the others: `d/2 -> d/2`.
+fn still(frequencies: Tensor, spec: &RotarySpec) -> Result<Tensor> {
+    let pairs = spec.dim / 2;
+    let Some(turning) = spec.turning.filter(|&turning| turning < pairs) else { return Ok(frequencies) };
+    let rest = frequencies.runtime().zeros(&[pairs - turning], frequencies.dtype())?;
+    Tensor::cat(&[&frequencies.narrow(0, 0, turning)?, &rest], 0)
 }

@@ -1,8 +1,9 @@
 //! The router of a mixture: scores, choice of experts, their weights.
 
+use super::Norm;
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{Correction, ExpertGroups, MoeSpec, RouterSpec, Scores};
+use crate::spec::{Correction, ExpertGroups, MoeSpec, NormKind, NormSpec, RouterSpec, Scores};
 use tensor::{DType, Result, Tensor};
 
 /// A router.
@@ -13,6 +14,15 @@ pub struct Router {
     weight: Tensor,
     bias: Option<Tensor>,
     correction: Option<Tensor>,
+    scales: Option<Scales>,
+}
+
+/// Norm before a router, scales of channels and of experts.
+#[derive(Clone, Debug)]
+struct Scales {
+    norm: Norm,
+    channels: Tensor,
+    experts: Tensor,
 }
 
 /// What a router returns.
@@ -45,6 +55,12 @@ impl Router {
             Correction::Frozen(path) => Some(b.frozen(path, &[e], ParamKind::Vector, Init::Zeros, DType::F32)?),
         };
         let _scope = b.runtime().scope(spec.name);
+        let scales = spec.scaled.map(|eps| -> Result<Scales> {
+            let norm = Norm::new(b, "norm", &NormSpec { kind: NormKind::RmsPlain, eps }, &[h])?;
+            let channels = b.param("scale", &[h], ParamKind::Vector, Init::Ones)?;
+            Ok(Scales { norm, channels, experts: b.param("per_expert_scale", &[e], ParamKind::Vector, Init::Ones)? })
+        });
+        let scales = scales.transpose()?;
         let (weight, bias) = {
             let _inner = spec.inner.map(|name| b.runtime().scope(name));
             let bias = spec.bias.then(|| b.param("bias", &[e], ParamKind::Vector, Init::Zeros)).transpose()?;
@@ -56,14 +72,20 @@ impl Router {
             };
             (weight, bias)
         };
-        Ok(Self { spec: spec.clone(), top_k, weight, bias, correction })
+        Ok(Self { spec: spec.clone(), top_k, weight, bias, correction, scales })
     }
 
     /// `t h -> t e, t k, t k`
     pub fn forward(&self, f: &Forward, rows: &Tensor) -> Result<Routed> {
         let _scope = f.runtime.scope(self.spec.name);
         let spec = &self.spec;
-        let mut logits = self.logits(f, rows)?;
+        let scaled = self.scales.as_ref().map(|scales| {
+            let normed = scales.norm.forward(f, rows)?.mul(&f.weight(&scales.channels)?)?;
+            normed.mul_scalar((rows.size(-1) as f64).powf(-0.5))
+        });
+        let scaled = scaled.transpose()?;
+        let mut logits = self.logits(f, scaled.as_ref().unwrap_or(rows))?;
+        drop(scaled);
         let narrow = logits.dtype();
         let wide = |t: &Tensor| if spec.narrow_scores { Ok(t.clone()) } else { t.to_dtype(DType::F32) };
         let (mut weights, chosen) = match spec.scores {
@@ -108,6 +130,10 @@ impl Router {
         }
         if let Some(scale) = spec.scale {
             weights = weights.mul_scalar(scale)?;
+        }
+        if let Some(scales) = &self.scales {
+            let all = f.weight(&scales.experts)?.unsqueeze(0)?.expand(logits.shape())?;
+            weights = weights.mul(&all.gather(-1, &chosen)?)?;
         }
         if spec.stream_weights || !f.profile.is_hf() {
             weights = weights.to_dtype(rows.dtype())?;

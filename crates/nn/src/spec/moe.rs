@@ -1,6 +1,6 @@
 //! Mixtures of experts, as data.
 
-use super::{Activation, MlpSpec};
+use super::{Activation, MlpSpec, NamedNorm};
 
 /// A mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +84,9 @@ pub struct RouterSpec {
     pub inner: Option<&'static str>,
     /// Whether it has a bias.
     pub bias: bool,
+    /// It reads normalised rows with a trained scale for every channel, this being added to their mean square, and the
+    /// weights of the chosen have a trained scale for every expert (Gemma 4).
+    pub scaled: Option<f64>,
     /// How logits become weights.
     pub scores: Scores,
     /// Whether the reference computes the map in f32 (DeepSeek, GLM).
@@ -148,4 +151,20 @@ pub struct SharedSpec {
     pub name: &'static str,
     /// Module name of a scalar sigmoid gate on it. Where there is one, the reference runs the shared experts first.
     pub gate: Option<&'static str>,
+}
+
+/// A dense MLP on the normalised stream and a mixture of experts on the stream itself, added (Gemma 4):
+/// `m1(mlp(x)) + m2(experts(n(stream)))`, experts being chosen by the stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BesideSpec {
+    /// The MLP, in a module `mlp`.
+    pub mlp: MlpSpec,
+    /// Behind it.
+    pub m1: NamedNorm,
+    /// The mixture.
+    pub moe: MoeSpec,
+    /// Before its experts.
+    pub n: NamedNorm,
+    /// Behind it.
+    pub m2: NamedNorm,
 }

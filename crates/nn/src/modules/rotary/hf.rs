@@ -20,6 +20,7 @@ fn make(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)
     rt.no_grad(|| {
         let exponents = rt.arange(spec.dim / 2, 0.0, -2.0 / spec.dim as f64, DType::F32)?;
         let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?;
+        let inv_freq = super::still(inv_freq, spec)?;
         let positions = rt.arange(f.seq_len, 0.0, spec.sign(), DType::I64)?.unsqueeze(0)?; // 1 s
         let angles = positions.unsqueeze(-1)?.to_dtype(DType::F32)?.mul(&inv_freq)?; // 1 s d/2
         let wide = match spec.form {
