@@ -53,6 +53,9 @@ pub struct TuningArgs {
     /// Store the frozen weights of linear maps as nf4, nf4-dq, int8, gptq, awq, fp8-block, mxfp4 or nvfp4
     #[arg(long, value_name = "FORMAT")]
     pub quant: Option<String>,
+    /// Products with packed weights keep their inputs, as those of bitsandbytes before 0.43.2 did
+    #[arg(long, requires = "quant")]
+    pub quant_keeps_inputs: bool,
     /// Do not train these, such as `embed_tokens` or `layers.0-7`
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub freeze: Vec<String>,
@@ -130,6 +133,7 @@ impl TuningArgs {
                 dropout: dropout.unwrap_or(0.0),
                 targets,
             }),
+            packed_keeps_inputs: self.quant_keeps_inputs,
             packed: read.flag_with("--quant", self.quant.as_deref(), tuning::format),
             frozen_dtype: read.flag_with("--frozen-dtype", self.frozen_dtype.as_deref(), float),
         }

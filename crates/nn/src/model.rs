@@ -284,7 +284,12 @@ impl ModelSpec {
 
     /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
     pub fn continues_from_keys(&self) -> bool {
-        let kept = |layer: &Rc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);
+        let kept = |layer: &Rc<LayerSpec>| match &layer.mixer {
+            // Weights of keys are made anew of all values: they are in no cache.
+            Mixer::Attention(attention) => attention.keep.is_none(),
+            Mixer::None => true,
+            _ => false,
+        };
         self.predicts_next_token() && self.layers.iter().all(kept)
     }
 }

@@ -75,6 +75,10 @@ impl Model {
                 given("quant", format.name.to_owned(), "--quant").why(format!("{} ({})", format.what, format.source)),
             );
         }
+        if tuning.packed_keeps_inputs {
+            let why = "as MatMul4Bit of bitsandbytes before 0.43.2 (July 2024)";
+            all.push(given("quant_keeps_inputs", "yes".to_owned(), "--quant-keeps-inputs").why(why));
+        }
         if !tuning.frozen.is_empty() {
             all.push(given("frozen", list(&tuning.frozen), "--freeze"));
         }
@@ -107,6 +111,7 @@ impl Model {
             Value::map()
                 .with("lora", lora)
                 .with("quant", tuning.packed.map(|format| format.name))
+                .with("quant_keeps_inputs", tuning.packed_keeps_inputs)
                 .with("frozen", texts(&tuning.frozen))
                 .with("trained", texts(&tuning.trained))
                 .with("frozen_dtype", tuning.frozen_dtype.map(tensor::DType::name))

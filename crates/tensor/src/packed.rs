@@ -67,6 +67,8 @@ pub struct Format {
     pub zeros: bool,
     /// Whether each input says in 32 bits which group it belongs to (files of GPTQ).
     pub group_index: bool,
+    /// Whether the product keeps its input for backward though no gradient asks for it.
+    pub keeps_input: bool,
     /// Where the format is written down.
     pub source: &'static str,
 }
@@ -92,6 +94,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::F32,
         zeros: false,
         group_index: false,
+        keeps_input: false,
         source: "Dettmers et al. 2023, arXiv:2305.14314, appendix E; bitsandbytes functional.quantize_4bit, blocksize 64",
     },
     Format {
@@ -102,6 +105,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::Bytes,
         zeros: false,
         group_index: false,
+        keeps_input: false,
         source: "Dettmers et al. 2023, arXiv:2305.14314, section 3; bitsandbytes functional.quantize_4bit, compress_statistics",
     },
     Format {
@@ -112,7 +116,8 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::F32,
         zeros: false,
         group_index: false,
-        source: "Dettmers et al. 2022, arXiv:2208.07339; bitsandbytes nn.Int8Params (CB, SCB)",
+        keeps_input: true,
+        source: "Dettmers et al. 2022, arXiv:2208.07339; bitsandbytes nn.Int8Params (CB, SCB); MatMul8bitLt keeps its input",
     },
     Format {
         name: "gptq",
@@ -122,6 +127,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::F16,
         zeros: true,
         group_index: true,
+        keeps_input: false,
         source: "Frantar et al. 2022, arXiv:2210.17323; tensors qweight, qzeros, scales, g_idx of AutoGPTQ",
     },
     Format {
@@ -132,6 +138,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::F16,
         zeros: true,
         group_index: false,
+        keeps_input: false,
         source: "Lin et al. 2023, arXiv:2306.00978; tensors qweight, qzeros, scales of AutoAWQ (gemm)",
     },
     Format {
@@ -142,6 +149,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::F32,
         zeros: false,
         group_index: false,
+        keeps_input: false,
         source: "DeepSeek-V3 technical report, arXiv:2412.19437, section 3.3; weight_scale_inv of its files",
     },
     Format {
@@ -152,6 +160,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::E8m0,
         zeros: false,
         group_index: false,
+        keeps_input: false,
         source: "OCP Microscaling Formats (MX) v1.0, 2023, section 5",
     },
     Format {
@@ -162,6 +171,7 @@ pub const FORMATS: &[Format] = &[
         scale: Scale::E4m3,
         zeros: false,
         group_index: false,
+        keeps_input: false,
         source: "NVIDIA, Introducing NVFP4, 2025",
     },
 ];

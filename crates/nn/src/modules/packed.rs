@@ -11,6 +11,7 @@ pub struct Packed {
     format: &'static Format,
     parts: Vec<Tensor>,
     shape: [u64; 2],
+    keeps_input: bool,
 }
 
 impl Packed {
@@ -21,13 +22,14 @@ impl Packed {
     pub fn new(b: &Builder<'_>, format: &'static Format, shape: [u64; 2], init: Init) -> Result<Self> {
         let mut parts = b.packed("weight", format, shape, init)?;
         parts.truncate(format.operands());
-        Ok(Self { format, parts, shape })
+        let keeps_input = format.keeps_input || b.tuning().packed_keeps_inputs;
+        Ok(Self { format, parts, shape, keeps_input })
     }
 
     /// `rows.. in -> rows.. out`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let low = f.runtime.autocast_setting().map(|(low, _)| low);
         let x = x.to_dtype(f.compute.or(low).unwrap_or(x.dtype()))?;
-        x.packed_linear(self.format, &self.parts, self.shape)
+        x.packed_linear(self.format, &self.parts, self.shape, self.keeps_input)
     }
 }

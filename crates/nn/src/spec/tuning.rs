@@ -19,6 +19,9 @@ pub struct Tuning {
     pub lora: Option<Lora>,
     /// How the frozen weights of linear maps in blocks are stored.
     pub packed: Option<&'static Format>,
+    /// Whether products with packed weights keep their inputs though nothing asks for them, as those of bitsandbytes did
+    /// before 0.43.2.
+    pub packed_keeps_inputs: bool,
     /// dtype of what is frozen and not packed; `None`: the 16 bits of a mixed recipe where there are adapters, else what
     /// the recipe gives parameters.
     pub frozen_dtype: Option<DType>,
@@ -105,8 +108,14 @@ fn fits(pattern: &str, part: &str) -> bool {
 
 impl Tuning {
     /// Everything is trained.
-    pub const PLAIN: Self =
-        Self { frozen: Vec::new(), trained: Vec::new(), lora: None, packed: None, frozen_dtype: None };
+    pub const PLAIN: Self = Self {
+        frozen: Vec::new(),
+        trained: Vec::new(),
+        lora: None,
+        packed: None,
+        packed_keeps_inputs: false,
+        frozen_dtype: None,
+    };
 
     /// Whether everything is trained as the config says it.
     pub fn is_plain(&self) -> bool {

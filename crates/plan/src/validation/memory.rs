@@ -300,7 +300,12 @@ fn tuning(row: &Row, assumed: &mut Vec<String>) -> Result<Tuning, String> {
         "rank {rank} beside {}, as the recipe of the source says",
         recipe.as_deref().map_or("", |f| f[6])
     ));
-    Ok(Tuning { lora: Some(lora), packed, ..Tuning::default() })
+    // LitGPT pinned bitsandbytes 0.42 until after these rows.
+    let packed_keeps_inputs = packed.is_some() && row.source == "litgpt_confighub";
+    if packed_keeps_inputs {
+        assumed.push("products with packed weights keep their inputs, as those of bitsandbytes 0.42".to_owned());
+    }
+    Ok(Tuning { lora: Some(lora), packed, packed_keeps_inputs, ..Tuning::default() })
 }
 
 /// Scratch of matrix products that lies in the allocator: that of Hopper, or of others.

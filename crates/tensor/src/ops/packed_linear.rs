@@ -25,6 +25,8 @@ pub struct PackedLinear {
     pub outputs: u64,
     /// Inputs k.
     pub inputs: u64,
+    /// Whether the input is kept for backward though no gradient asks for it.
+    pub keeps_input: bool,
     /// `x W` with `x (rows.. n)` instead of `x Wᵀ`: the gradient of the input.
     pub transposed: bool,
 }
@@ -100,7 +102,8 @@ impl Rule for PackedLinear {
     }
 
     fn saves(&self, needs: Needs) -> Saves {
-        Saves::inputs(needs.then(0, ((1u8 << self.format.operands()) - 1) << 1))
+        let parts = ((1u8 << self.format.operands()) - 1) << 1;
+        Saves::inputs(needs.then(0, parts | u8::from(self.keeps_input)))
     }
 
     fn differentiable(&self) -> u8 {
@@ -122,17 +125,24 @@ impl Rule for PackedLinear {
 }
 
 impl Tensor {
-    /// `x Wᵀ` with a weight `(n k)` stored as `format` says, in `parts`.
+    /// `x Wᵀ` with a weight `(n k)` stored as `format` says, in `parts`; `keeps_input`: as some implementations do, the input
+    /// is held until backward has been through.
     ///
     /// # Shapes
     /// self `rows.. k` -> `rows.. n`
     ///
     /// # Errors
     /// Parts of other sizes or dtypes than [`Format::parts`] says.
-    pub fn packed_linear(&self, format: &'static Format, parts: &[Self], [n, k]: [u64; 2]) -> Result<Self> {
+    pub fn packed_linear(
+        &self,
+        format: &'static Format,
+        parts: &[Self],
+        [n, k]: [u64; 2],
+        keeps_input: bool,
+    ) -> Result<Self> {
         let mut inputs: SmallVec<[&Self; 4]> = smallvec![self];
         inputs.extend(parts);
-        let op = PackedLinear { format, outputs: n, inputs: k, transposed: false };
+        let op = PackedLinear { format, outputs: n, inputs: k, keeps_input, transposed: false };
         Self::op(Op::PackedLinear(op), &inputs)
     }
 }

@@ -435,7 +435,12 @@ fn contractions() -> Vec<Row> {
                 let stored = format.pack(n, k, &weight);
                 let parts = format.parts(n, k).into_iter().zip(stored).take(format.operands());
                 let parts = parts.map(|(part, values)| g.rt.tensor(&values, &[part.elements], part.dtype));
-                outputs.push(x.packed_linear(format, &parts.collect::<Result<Vec<_>>>()?, [n, k])?);
+                outputs.push(x.packed_linear(
+                    format,
+                    &parts.collect::<Result<Vec<_>>>()?,
+                    [n, k],
+                    format.keeps_input,
+                )?);
             }
             Ok(outputs)
         }),
