@@ -10,7 +10,7 @@ mod tuning;
 
 pub use mixers::{
     BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, HybridSpec, LightningSpec, Mamba2Spec,
-    MambaNorms, MambaSpec, ParallelSpec, RgLruSpec, ShortConvSpec, TimeMixSpec,
+    MambaNorms, MambaSpec, MlstmSpec, ParallelSpec, RgLruSpec, ShortConvSpec, TimeMixSpec,
 };
 pub use moe::{
     BesideSpec, Correction, ExpertGate, ExpertGroups, ExpertLayout, LatentExperts, MoeSpec, RouterSpec, Scores,
@@ -303,6 +303,8 @@ pub enum Mixer {
     Hybrid(Box<HybridSpec>),
     /// Lightning attention.
     Lightning(Box<LightningSpec>),
+    /// A matrix memory with exponential gates.
+    Mlstm(Box<MlstmSpec>),
     /// Time mixing of RWKV.
     TimeMix(TimeMixSpec),
     /// Attention and a state space on one input.

@@ -89,6 +89,7 @@ mod stablelm;
 mod starcoder2;
 mod t5;
 mod tasks;
+mod xlstm;
 mod zamba;
 
 mod towers;
@@ -243,6 +244,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("whisper", whisper::read),
     ("xglm", biogpt::read_xglm),
     ("xlm-roberta", bert::read_roberta),
+    ("xlstm", xlstm::read),
     ("zamba", zamba::read),
     ("zamba2", zamba::read_zamba2),
 ];

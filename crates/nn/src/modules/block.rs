@@ -2,8 +2,8 @@
 
 use super::hybrid::Sharing;
 use super::{
-    Attention, Beside, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Moe, Norm, Parallel, RgLru, ShortConv,
-    TimeMix, Updates,
+    Attention, Beside, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Mlstm, Moe, Norm, Parallel, RgLru,
+    ShortConv, TimeMix, Updates,
 };
 use crate::context::{Forward, Profile};
 use crate::param::{Builder, Init, ParamKind};
@@ -49,6 +49,7 @@ pub(super) enum Mixer {
     ShortConv(Box<ShortConv>),
     RgLru(Box<RgLru>),
     Lightning(Box<Lightning>),
+    Mlstm(Box<Mlstm>),
     TimeMix(Box<TimeMix>),
     Hybrid(Box<Hybrid>),
     Parallel(Box<Parallel>),
@@ -396,6 +397,7 @@ impl Mixer {
             MixerSpec::Delta(spec) => Self::Delta(Box::new(Delta::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::ShortConv(spec) => Self::ShortConv(Box::new(ShortConv::new(b, spec, h, layers)?)),
             MixerSpec::Lightning(spec) => Self::Lightning(Box::new(Lightning::new(b, spec, h, layers)?)),
+            MixerSpec::Mlstm(spec) => Self::Mlstm(Box::new(Mlstm::new(b, spec, h, layers)?)),
             MixerSpec::TimeMix(spec) => Self::TimeMix(Box::new(TimeMix::new(b, *spec, h, layers)?)),
             MixerSpec::RgLru(spec) => Self::RgLru(Box::new(RgLru::new(b, spec, h, layers)?)),
             MixerSpec::Hybrid(spec) => Self::Hybrid(Box::new(Hybrid::new(b, spec, h, layers, sharing)?)),
@@ -417,6 +419,7 @@ impl Mixer {
             Self::Delta(delta) => Ok((delta.forward(f, x)?, None)),
             Self::ShortConv(conv) => Ok((conv.forward(f, x)?, None)),
             Self::Lightning(lightning) => Ok((lightning.forward(f, x)?, None)),
+            Self::Mlstm(memory) => Ok((memory.forward(f, x)?, None)),
             Self::TimeMix(mix) => Ok((mix.forward(f, x)?, None)),
             Self::RgLru(unit) => Ok((unit.forward(f, x)?, None)),
             Self::Hybrid(hybrid) => hybrid.forward(f, x),

@@ -245,6 +245,27 @@ pub struct LightningSpec {
     pub norm: NormSpec,
 }
 
+/// A matrix memory with exponential gates (xLSTM).
+///
+/// Source: Beck et al. 2024, arXiv 2405.04517; Beck et al. 2025, arXiv 2503.13427.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlstmSpec {
+    /// Heads.
+    pub heads: u64,
+    /// Width of queries and keys of all heads.
+    pub key_width: u64,
+    /// Width of values of all heads.
+    pub value_width: u64,
+    /// Positions of a chunk.
+    pub chunk: u64,
+    /// The logarithms of the gates become `cap * tanh(gate / cap)`.
+    pub gate_cap: Option<f64>,
+    /// Added to the variance in the norm of each head.
+    pub norm_eps: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+}
+
 /// Time mixing of RWKV 4: a recurrence on keys and values, and maps on the stream mixed with that of the position before.
 ///
 /// Source: Peng et al. 2023, arXiv 2305.13048.

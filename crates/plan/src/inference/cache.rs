@@ -303,6 +303,9 @@ fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
         Some(with_taps(0, short.conv.taps, h))
     } else if let Mixer::Lightning(lightning) = mixer {
         Some([lightning.heads * lightning.head_dim * lightning.head_dim, 0])
+    } else if let Mixer::Mlstm(m) = mixer {
+        // The memory, the sum of keys, and the largest gate of each head.
+        Some([m.key_width * m.value_width / m.heads.max(1) + m.key_width + m.heads, 0])
     } else if let Mixer::TimeMix(mix) = mixer {
         // Numerator, denominator and largest key, and the stream of the position before for both parts.
         Some([3 * mix.width, 2 * h])

@@ -13,7 +13,7 @@
 | llama_tied  | float16, tied head                                                                          |
 
 `mixers/NAME` is a model of the config `nn/tests/data/tiny/NAME.json`, in float32, for every family in MIXERS: models that mix
-positions by other means than attention.
+positions by other means than attention, and some of a form of their own.
 
 Each folder has `logits.json`: token ids of two sequences, and the logits of the float32 model with these weights.
 """
@@ -32,8 +32,10 @@ MIXERS_HERE = pathlib.Path(__file__).parent / "mixers"
 TINY = pathlib.Path(__file__).parents[3] / "nn/tests/data/tiny"
 MIXERS = [
     "mamba", "falcon_mamba", "mamba2", "bamba", "falcon_h1", "qwen3_5_text", "lfm2", "recurrent_gemma",
-    "zamba", "zamba2", "ctrl", "rwkv",
+    "zamba", "zamba2", "ctrl", "rwkv", "xlstm", "longcat_flash",
 ]
+# Stored with all experts in one tensor, as the model holds them; transformers would write each by itself.
+WHOLE_EXPERTS = ["longcat_flash"]
 VOCAB = 29
 TOKENS = [[3, 1, 4, 1, 5, 9, 2], [28, 0, 17, 17, 6, 11, 23]]
 
@@ -69,7 +71,8 @@ def logits(folder):
     # Loaded anew: casting a whole model casts the frequencies of its rotation too.
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        return model(torch.tensor(TOKENS)).logits
+        # The states that xLSTM keeps have sizes that small models do not fit.
+        return model(torch.tensor(TOKENS), use_cache=False).logits
 
 
 def save_logits(folder):
@@ -109,6 +112,9 @@ def write_mixers():
         # As written by hand: what transformers adds is of no use here.
         (folder / "config.json").write_text((TINY / f"{name}.json").read_text())
         save_logits(folder)
+        if name in WHOLE_EXPERTS:
+            tensors = {key: tensor.contiguous() for key, tensor in made(config).state_dict().items()}
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def check(folder):
