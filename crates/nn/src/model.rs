@@ -49,8 +49,8 @@ impl Tower {
         let b = Builder::new(runtime, dtype);
         let encoder = Encoder::new(&b, &spec.stack, 0, None)?;
         let projector = Sequence::new(&b, &spec.projector)?;
-        for (name, shape) in &spec.counted {
-            b.param(name, shape, ParamKind::Matrix, Init::Zeros)?;
+        for (name, shape, kind) in &spec.counted {
+            b.param(name, shape, *kind, Init::Zeros)?;
         }
         Ok(Self { spec: Rc::new(spec.clone()), encoder, projector, params: b.finish().0 })
     }

@@ -228,9 +228,11 @@ impl Bench {
         };
         // An indexer chooses keys without gradients.
         let learns = |name: &str| !name.contains(".indexer.");
-        // What no loss reads has none either: poolers, and parameters that stand in for masked positions.
+        // What no loss reads has none either: poolers, parameters that stand in for masked positions, blocks that do not
+        // run on a text.
         let spec = self.model.spec();
-        let unread = !spec.pooler.is_empty() || !spec.unused.is_empty();
+        let runs = |i| spec.order.as_ref().is_none_or(|order| order.contains(&i));
+        let unread = !spec.pooler.is_empty() || !spec.unused.is_empty() || !(0..spec.layers.len()).all(runs);
         let read = |p: &Param| !unread || p.tensor.grad().is_some();
         let trained = self.model.params().iter().filter(|p| p.trainable && learns(&p.name) && read(p));
         trained.map(|p| (p.name.clone(), gradient(&p.tensor, &p.name))).collect()

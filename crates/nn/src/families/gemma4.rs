@@ -8,6 +8,7 @@ use super::common::{
 use super::experts::{counts, mixture};
 use super::vision::with_part;
 use super::{gemma2, gemma3n, towers};
+use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, BesideSpec, EmbeddingSpec, FeedForwardSpec, KvSharing, LayerSpec, LinearSpec, MapSpec,
@@ -194,7 +195,7 @@ pub(super) fn tower(r: &mut Reader<'_>, text: u64) -> TowerSpec {
         ];
         let mut tower = towers::vision(stack, projector);
         let table = "model.vision_tower.patch_embedder.position_embedding_table";
-        tower.counted.push((table.to_owned(), vec![2, rows, h]));
+        tower.counted.push((table.to_owned(), vec![2, rows, h], ParamKind::Matrix));
         tower
     })
 }

@@ -61,6 +61,7 @@ mod minimax;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
+mod mllama;
 mod modernbert;
 mod moshi;
 mod mpt;
@@ -192,6 +193,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("ministral3", mistral::read_ministral3),
     ("mistral", mistral::read),
     ("mixtral", mixtral::read),
+    ("mllama", mllama::read),
+    ("mllama_text_model", mllama::read),
     ("modernbert", modernbert::read),
     ("moshi", moshi::read),
     ("mpt", mpt::read),

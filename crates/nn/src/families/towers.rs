@@ -22,6 +22,7 @@ pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) {
         "gemma3" => gemma3(r, text),
         "gemma4" if has_vision(r) => super::gemma4::tower(r, text),
         "llama4" => llama4(r, text),
+        "mllama" => super::mllama::tower(r, text),
         "qwen2_vl" => qwen2(r, text),
         "qwen2_5_vl" => qwen2_5(r, text),
         "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => qwen3(r, text),
@@ -33,12 +34,13 @@ pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) {
 
 /// Whether the vision part of a wrapper of this type is known.
 pub(super) fn knows(wrapper: &str) -> bool {
-    const KNOWN: [&str; 12] = [
+    const KNOWN: [&str; 13] = [
         "llava",
         "mistral3",
         "gemma3",
         "gemma4",
         "llama4",
+        "mllama",
         "qwen2_vl",
         "qwen2_5_vl",
         "qwen3_vl",
@@ -105,7 +107,7 @@ fn free_image(side: u64, patch: u64, channels: u64, frames: u64) -> (SignalSpec,
 }
 
 /// The first map of an image encoder, stored as a kernel.
-fn patches(name: &'static str, bias: bool, kernel: Vec<u64>, h: u64) -> Piece {
+pub(super) fn patches(name: &'static str, bias: bool, kernel: Vec<u64>, h: u64) -> Piece {
     let input = kernel.iter().product();
     Piece::Linear(MapSpec { kernel, ..MapSpec::new(name, bias, input, h) })
 }

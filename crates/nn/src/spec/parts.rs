@@ -288,8 +288,8 @@ pub struct TowerSpec {
     pub stack: StackSpec,
     /// What runs behind it, with names from the root, up to the width of the text.
     pub projector: Sequence,
-    /// Parameters that are counted and not run, by name from the root and shape.
-    pub counted: Vec<(String, Vec<u64>)>,
+    /// Parameters that are counted and not run, by name from the root, shape and kind.
+    pub counted: Vec<(String, Vec<u64>, ParamKind)>,
 }
 
 /// Alternating updates of several streams, with a low-rank branch and an input of its own for each block (Gemma 3n).
