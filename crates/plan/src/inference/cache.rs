@@ -1,7 +1,7 @@
 //! What a model keeps of the tokens it has read: keys and values, compressed streams, states.
 
 use nn::ModelSpec;
-use nn::spec::{AttentionSpec, LayerSpec, Mamba2Spec, Mixer, Projection};
+use nn::spec::{AttentionSpec, KvSharing, LayerSpec, Mamba2Spec, Mixer, Projection};
 use units::Bytes;
 
 use crate::phrase;
@@ -166,6 +166,8 @@ impl Cache {
         let each = order
             .iter()
             .filter_map(|&i| spec.layers.get(i))
+            // Keys and values that a block takes from another are kept there.
+            .filter(|layer| !layer.attention().is_some_and(|a| matches!(a.sharing, KvSharing::Takes(_))))
             .flat_map(|layer| layer_caches(layer, spec.hidden_size, state, chunked));
         let mixers = order.iter().filter_map(|&i| spec.layers.get(i)).map(|layer| &layer.mixer);
         let uncounted = mixers.filter(|mixer| state_elements(mixer, spec.hidden_size).is_none()).count() as u64;
