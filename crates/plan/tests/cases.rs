@@ -83,6 +83,21 @@ fn near(is: f64, right: f64, share: f64) {
     assert!((is / right - 1.0).abs() <= share, "{is} is not {right}");
 }
 
+/// Storages that are live when backward begins, with who holds them.
+fn live_before_backward(trace: &tensor::Trace) -> std::collections::BTreeMap<u32, Role> {
+    let mark = trace.marks.iter().find(|mark| mark.name.starts_with("bwd")).unwrap();
+    let mut live = std::collections::BTreeMap::new();
+    for event in &trace.memory[..mark.memory as usize] {
+        match event.change {
+            tensor::meter::MemoryChange::Free => live.remove(&event.storage.0),
+            tensor::meter::MemoryChange::Alloc(role) | tensor::meter::MemoryChange::Role(role) => {
+                live.insert(event.storage.0, role)
+            }
+        };
+    }
+    live
+}
+
 /// flops-03, flops-07: the full square of attention, the exact half, and experts that are not used.
 #[test]
 fn flop_of_a_step() {
@@ -296,16 +311,7 @@ fn activations_of_experts_count_each_choice() {
     // Elements over hidden_size of what the feed-forward part keeps of a token, f32 counted as two.
     let kept = |model: &Model, wide: bool| -> f64 {
         let trace = model.trace(&options).unwrap().trace;
-        let mark = trace.marks.iter().find(|mark| mark.name.starts_with("bwd")).unwrap();
-        let mut live = std::collections::BTreeMap::new();
-        for event in &trace.memory[..mark.memory as usize] {
-            match event.change {
-                tensor::meter::MemoryChange::Free => live.remove(&event.storage.0),
-                tensor::meter::MemoryChange::Alloc(role) | tensor::meter::MemoryChange::Role(role) => {
-                    live.insert(event.storage.0, role)
-                }
-            };
-        }
+        let live = live_before_backward(&trace);
         let held = live.iter().filter(|(_, role)| **role == Role::Activation);
         let held = held.map(|(id, _)| &trace.storages[*id as usize]);
         let part = held.filter(|s| {
@@ -395,16 +401,7 @@ fn what_attention_keeps() {
     );
     let options = StepOptions { seq_len: 4096, ..OPTIONS };
     let trace = model.trace(&options).unwrap().trace;
-    let mark = trace.marks.iter().find(|mark| mark.name.starts_with("bwd")).unwrap();
-    let mut kept = std::collections::BTreeMap::new();
-    for event in &trace.memory[..mark.memory as usize] {
-        match event.change {
-            tensor::meter::MemoryChange::Free => kept.remove(&event.storage.0),
-            tensor::meter::MemoryChange::Alloc(role) | tensor::meter::MemoryChange::Role(role) => {
-                kept.insert(event.storage.0, role)
-            }
-        };
-    }
+    let kept = live_before_backward(&trace);
     let of = |module: &str| -> u64 {
         let storages = kept.iter().filter(|(_, role)| **role == Role::Activation);
         let storages = storages.map(|(id, _)| &trace.storages[*id as usize]);

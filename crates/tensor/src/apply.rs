@@ -196,6 +196,9 @@ fn compute(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs
             let what = "there is no fast kernel for these dtypes and layouts".into();
             return Err(Error::Argument { op: op.name(), what });
         }
+        let inputs: SmallVec<[Spec; 4]> = inputs.iter().map(|t| t.spec()).collect();
+        let outputs: SmallVec<[Spec; 2]> = outputs.iter().map(Tensor::spec).collect();
+        crate::cpu::work::count_plain(op.cost(&inputs, &outputs).matmul);
     }
     #[cfg(not(feature = "cpu"))]
     let _ = runtime;

@@ -62,7 +62,7 @@ pub fn evaluate(training: &Training, (tokens, targets): Pair) -> Result<Option<f
 
 /// Elements of all parameters, each tensor once.
 pub fn parameter_count(training: &Training) -> u64 {
-    training.model().params().iter().map(|param| param.tensor.elements()).sum()
+    training.model().params().iter().map(|param| param.shape.iter().product::<u64>()).sum()
 }
 
 fn value(loss: &Tensor) -> Result<Option<f64>> {
