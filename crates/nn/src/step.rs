@@ -234,9 +234,14 @@ impl StepOptions {
         }
     }
 
+    /// Sequences of a micro-batch: of preferences, which come in pairs, an even number.
+    pub const fn sequences(&self) -> u64 {
+        if self.objective.preference.is_some() { self.batch.next_multiple_of(2) } else { self.batch }
+    }
+
     /// Tokens of all traced steps on one device: micro-batches × sequences × length of each.
     pub const fn tokens(&self) -> u64 {
-        self.batch * self.seq_len * self.grad_accum_steps * self.steps
+        self.sequences() * self.seq_len * self.grad_accum_steps * self.steps
     }
 }
 
@@ -337,7 +342,7 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
     if options.warm {
         training.prepare()?;
     }
-    let (tokens, labels) = example(rt, spec, options.batch, options.seq_len)?;
+    let (tokens, labels) = example(rt, spec, options.sequences(), options.seq_len)?;
     let labels = if options.profile.is_hf() { Labels::Tokens(&labels) } else { Labels::Targets(&labels) };
     let share = 1.0 / options.grad_accum_steps as f64;
     for _ in 0..options.steps {

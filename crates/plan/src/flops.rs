@@ -138,7 +138,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
     let work = work_of(model, options, &traced);
     let counts = Counts::of(&traced.params);
     let per_token = flops.per_token();
-    let sequence = |cost: u128| Flops(cost / u128::from((options.batch * options.grad_accum_steps).max(1)));
+    let sequence = |cost: u128| Flops(cost / u128::from((options.sequences() * options.grad_accum_steps).max(1)));
     let total = flops.forward.matmul + flops.backward.matmul;
 
     let mut report = Report::new("flops", phrase![per_token, " per token"]).qualified(phrase![

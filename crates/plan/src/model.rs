@@ -186,16 +186,20 @@ impl Model {
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
     check(spec, options)?;
     let micro = options.grad_accum_steps.min(MICRO_BATCHES);
-    let mut traced = step::trace(spec, &StepOptions { grad_accum_steps: micro, ..*options }).map_err(|error| {
-        if let Err(problems) = parameters(spec) {
-            return problems;
-        }
-        if !matches!(error, tensor::Error::TooLarge { .. }) {
-            return Diagnostic::error("T0305", error.to_string()).into();
-        }
-        let help = format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len);
-        Diagnostics::from(uncountable(&error).help(help))
-    })?;
+    // Preferences come in pairs: a search that asks for one sequence is answered with two.
+    let pairs = if options.objective.preference.is_some() { 2 } else { 1 };
+    let batch = options.batch.next_multiple_of(pairs);
+    let mut traced =
+        step::trace(spec, &StepOptions { grad_accum_steps: micro, batch, ..*options }).map_err(|error| {
+            if let Err(problems) = parameters(spec) {
+                return problems;
+            }
+            if !matches!(error, tensor::Error::TooLarge { .. }) {
+                return Diagnostic::error("T0305", error.to_string()).into();
+            }
+            let help = format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len);
+            Diagnostics::from(uncountable(&error).help(help))
+        })?;
     // The last one stands for those that are not run: its costs are theirs too, so that all sums are those of the step.
     let times = repeats(options);
     for ops in last_micro_batches(&traced.trace, options) {
@@ -342,12 +346,6 @@ fn objective_problems(spec: &ModelSpec, options: &StepOptions) -> Vec<Diagnostic
     let Some(reference) = options.objective.preference else { return problems };
     if !spec.predicts_next_token() {
         problems.push(Diagnostic::error("T0319", "--dpo needs a model whose every position predicts the next token"));
-    }
-    if !options.batch.is_multiple_of(2) {
-        problems.push(
-            Diagnostic::error("T0319", format!("--dpo with --batch {}: sequences come in pairs", options.batch))
-                .help(format!("--batch {}", options.batch + 1)),
-        );
     }
     if reference == Reference::Base && spec.tuning.lora.is_none() {
         problems.push(

@@ -91,6 +91,11 @@ pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagn
                 .why("heads would have to be held more than once, which is not counted"),
         );
     }
+    let width = params.iter().filter(|p| matches!(p.kind, ParamKind::Expert { .. })).find_map(|p| p.shape.last());
+    if let Some(width) = width.filter(|width| !width.is_multiple_of(split.etp)) {
+        problems
+            .push(Diagnostic::error("T0462", format!("--etp {} does not divide experts of width {width}", split.etp)));
+    }
     if problems.has_errors() {
         return Err(problems);
     }

@@ -31,6 +31,14 @@ impl Model {
                     Diagnostic::error("T0313", "--lora 0: an adapter has a rank of at least 1").help("--lora 16"),
                 );
             }
+            let widest = params.iter().filter(|p| p.kind == ParamKind::Matrix).flat_map(|p| &p.shape).max();
+            if let Some(widest) = widest.filter(|widest| lora.rank > **widest) {
+                problems.push(
+                    Diagnostic::error("T0313", format!("--lora {}: no linear map is wider than {widest}", lora.rank))
+                        .why("an adapter of a rank beyond the map's own says nothing that the map cannot")
+                        .help("--lora 16"),
+                );
+            }
             if maps.is_empty() {
                 problems
                     .push(Diagnostic::error("T0313", "the model has no linear maps in blocks to put adapters beside"));

@@ -11,7 +11,7 @@ use plan::report::Report;
 use plan::states::Zero;
 use units::{Bytes, Diagnostic, Diagnostics};
 
-use crate::model_args::ReadingArgs;
+use crate::model_args::{ReadingArgs, TuningArgs};
 use crate::parse::{Reader, count, some};
 use crate::step::{LayoutArgs, StepArgs, dense, word};
 
@@ -108,6 +108,16 @@ impl Fit {
         if !self.states_only {
             let problem = Diagnostic::error("", "activations need a model to trace");
             read.problem(problem.help("--states-only").help("napkin fit llama-3.1-8b --hw h100-sxm"));
+        }
+        if self.step.dpo.is_some() || self.step.loss.is_some() || self.step.offload.is_some() {
+            let problem =
+                Diagnostic::error("", "--states-only counts no step: --dpo, --loss and --offload change nothing");
+            read.problem(problem.help("leave them away").help("leave --states-only away"));
+        }
+        if self.reading.tuning != TuningArgs::default() && self.model.as_deref().is_none_or(|m| m.starts_with("dense:"))
+        {
+            let problem = Diagnostic::error("", "a bare count has no linear maps to adapt, freeze or pack");
+            read.problem(problem.help("give a config or a preset, such as llama-3.1-8b"));
         }
         let subject = match self.model.as_deref() {
             Some(name) if name.starts_with("dense:") => {

@@ -199,6 +199,13 @@ impl Request<'_> {
     /// A model that does not say one token after another.
     fn check_direction(&self) -> Option<Diagnostic> {
         let What::Model(model) = &self.what else { return None };
+        let weighted = |layer: &std::rc::Rc<nn::spec::LayerSpec>| layer.attention().is_some_and(|a| a.keep.is_some());
+        if model.spec.layers.iter().any(weighted) {
+            return Some(
+                Diagnostic::error("T0466", format!("`{}` weights its keys by all values before", model.name))
+                    .why("what that keeps of the tokens before is not counted"),
+            );
+        }
         (!model.spec.predicts_next_token()).then(|| {
             Diagnostic::error("T0466", format!("`{}` continues no text", model.name))
                 .why("what is kept of the tokens before is of use where each token is made from those before it alone")
