@@ -197,7 +197,8 @@ impl Layout {
             }
             while new > 0 && (filled < chunk_size || shape[new - 1] == 1) {
                 strides[new - 1] = filled as i64 * chunk_stride;
-                filled *= shape[new - 1];
+                // Beyond counting is beyond the run, too: the shapes do not meet.
+                filled = filled.saturating_mul(shape[new - 1]);
                 new -= 1;
             }
             if filled != chunk_size {
