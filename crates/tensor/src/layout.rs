@@ -196,7 +196,7 @@ impl Layout {
                 continue;
             }
             while new > 0 && (filled < chunk_size || shape[new - 1] == 1) {
-                strides[new - 1] = filled as i64 * chunk_stride;
+                strides[new - 1] = (filled as i64).saturating_mul(chunk_stride);
                 // Beyond counting is beyond the run, too: the shapes do not meet.
                 filled = filled.saturating_mul(shape[new - 1]);
                 new -= 1;
