@@ -32,20 +32,22 @@ pub struct DepthwiseConv1dWeight {
     pub padding: u64,
 }
 
-/// Taps of one channel: `(those on the sequence, all)`.
-fn taps(s: u64, k: u64, o: u64, padding: u64) -> (u64, u64) {
-    // Tap j of output t reads element t + j - padding.
-    let on = |j: u64| {
-        let first = padding.saturating_sub(j);
-        let end = (s + padding).saturating_sub(j).min(o);
-        end.saturating_sub(first)
-    };
-    ((0..k).map(on).sum(), o * k)
+/// Taps of one channel: `(those on the sequence, all)`, of `o = s + 2 padding - k + 1` outputs of `k` taps.
+///
+/// Tap j of output t reads element t + j - padding. Those before the sequence have t + j < padding; those behind it are as
+/// many, by reading both backwards.
+fn taps(k: u64, o: u64, padding: u64) -> (u128, u128) {
+    // Pairs of numbers from 0 on whose sum is below n.
+    let pairs = |n: u64| u128::from(n) * (u128::from(n) + 1) / 2;
+    let (beyond_o, beyond_k) = (padding.saturating_sub(o), padding.saturating_sub(k));
+    let before = pairs(padding) + pairs(beyond_o.saturating_sub(k)) - pairs(beyond_o) - pairs(beyond_k);
+    let all = u128::from(o) * u128::from(k);
+    (all - 2 * before, all)
 }
 
-/// The products of all channels as a cost; `specs` are `(b c s)` or `(b c o)` beside the filters.
-fn products(b: u64, c: u64, taps: (u64, u64)) -> (u128, u128) {
-    let flop = |taps: u64| 2 * u128::from(b) * u128::from(c) * u128::from(taps);
+/// The products of all channels as a cost.
+fn products(b: u64, c: u64, taps: (u128, u128)) -> (u128, u128) {
+    let flop = |taps: u128| 2 * u128::from(b) * u128::from(c) * taps;
     (flop(taps.0), flop(taps.1))
 }
 
@@ -96,10 +98,8 @@ impl Rule for DepthwiseConv1d {
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let (&[b, c, s], o, k) = (&inputs[0].shape()[..3], outputs[0].shape()[2], inputs[1].shape()[1]) else {
-            return Cost::default();
-        };
-        let (matmul, matmul_dense) = products(b, c, taps(s, k, o, self.padding));
+        let (x, o, k) = (inputs[0].shape(), outputs[0].shape()[2], inputs[1].shape()[1]);
+        let (matmul, matmul_dense) = products(x[0], x[1], taps(k, o, self.padding));
         let bias = if inputs.len() > 2 { u128::from(outputs[0].elements()) } else { 0 };
         Cost { matmul, matmul_dense, elementwise: bias, ..traffic(inputs, outputs) }
     }
@@ -160,8 +160,8 @@ impl Rule for DepthwiseConv1dInput {
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let (grad, s, k) = (inputs[0].shape(), outputs[0].shape()[2], inputs[1].shape()[1]);
-        let (matmul, matmul_dense) = products(grad[0], grad[1], taps(s, k, grad[2], self.padding));
+        let (grad, k) = (inputs[0].shape(), inputs[1].shape()[1]);
+        let (matmul, matmul_dense) = products(grad[0], grad[1], taps(k, grad[2], self.padding));
         Cost { matmul, matmul_dense, ..traffic(inputs, outputs) }
     }
 
@@ -186,7 +186,7 @@ impl Rule for DepthwiseConv1dWeight {
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let (grad, x, k) = (inputs[0].shape(), inputs[1].shape(), outputs[0].shape()[1]);
-        let (matmul, matmul_dense) = products(x[0], x[1], taps(x[2], k, grad[2], self.padding));
+        let (matmul, matmul_dense) = products(x[0], x[1], taps(k, grad[2], self.padding));
         Cost { matmul, matmul_dense, ..traffic(inputs, outputs) }
     }
 
@@ -208,5 +208,24 @@ impl Tensor {
         let mut inputs: SmallVec<[&Self; 3]> = smallvec![self, filters];
         inputs.extend(bias);
         Self::op(DepthwiseConv1d { padding }, &inputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against the taps counted one by one.
+    #[test]
+    fn taps_on_the_sequence() {
+        for (s, k, padding) in (0..6).flat_map(|s| (1..6).flat_map(move |k| (0..7).map(move |p| (s, k, p)))) {
+            if k > s + 2 * padding {
+                continue;
+            }
+            let o = s + 2 * padding - k + 1;
+            let sums = (0..o).flat_map(|t| (0..k).map(move |j| t + j));
+            let on = sums.filter(|sum| (padding..s + padding).contains(sum)).count() as u128;
+            assert_eq!(taps(k, o, padding), (on, u128::from(o * k)), "{s} {k} {padding}");
+        }
     }
 }
