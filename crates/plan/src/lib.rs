@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`time`] | how long, at which utilization, for how much |
 //! | [`mfu`] | which utilization a measured speed is |
+//! | [`layout`] | how a run is divided over devices, and what is legal |
 //! | [`log_mfu`], [`step_log`] | the same of the log of a run |
 //! | [`allocator`] | what PyTorch's caching allocator reserves for a step |
 //! | [`oom`] | what an out-of-memory message says, and what frees enough |
@@ -42,6 +43,7 @@ pub mod hardware;
 pub mod hw_report;
 pub mod inference;
 pub mod largest;
+pub mod layout;
 pub mod ledger;
 pub mod log_mfu;
 pub mod mfu;

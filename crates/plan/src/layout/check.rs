@@ -1,0 +1,236 @@
+//! What is legal, and what would be.
+
+use super::{ContextParallel, Layout, Schedule};
+use nn::spec::{AttentionSpec, FeedForwardSpec, ModelSpec, MoeSpec};
+use units::{Diagnostic, Diagnostics};
+
+/// All that is wrong with dividing a model on sequences of `seq_len` tokens by a layout, over `devices` where that number
+/// is given; each problem names the nearest legal choices.
+///
+/// # Errors
+/// `T0480` for degrees that do not make the number of devices, `T0481` for sizes that do not divide, `T0482` for a pipeline
+/// that cannot run, `T0483` for combinations that mean nothing.
+pub fn check(layout: &Layout, model: &ModelSpec, seq_len: u64, devices: Option<u64>) -> Result<(), Diagnostics> {
+    let mut problems = Diagnostics::new();
+    let degrees = [
+        ("dp", layout.dp),
+        ("tp", layout.tp),
+        ("cp", layout.cp),
+        ("ep", layout.ep),
+        ("etp", layout.etp),
+        ("pp", layout.pp),
+        ("virtual stages", layout.virtual_stages),
+        ("micro-batch", layout.micro_batch),
+        ("grad-accum", layout.grad_accum),
+    ];
+    for (name, degree) in degrees {
+        if degree == 0 {
+            problems.push(Diagnostic::error("T0480", format!("{name} is 0")).help("1 divides nothing"));
+        }
+    }
+    if problems.has_errors() {
+        return Err(problems);
+    }
+    groups(layout, devices, &mut problems);
+    sizes(layout, model, seq_len, &mut problems);
+    pipeline(layout, model, &mut problems);
+    if problems.has_errors() { Err(problems) } else { Ok(()) }
+}
+
+fn groups(layout: &Layout, devices: Option<u64>, problems: &mut Diagnostics) {
+    let product = layout.devices();
+    if let Some(devices) = devices.filter(|devices| *devices != product) {
+        let rest = layout.tp.saturating_mul(layout.cp).saturating_mul(layout.pp);
+        let problem = Diagnostic::error(
+            "T0480",
+            format!(
+                "dp {} × tp {} × cp {} × pp {} = {product}, not {devices} devices",
+                layout.dp, layout.tp, layout.cp, layout.pp
+            ),
+        );
+        problems.push(if devices.is_multiple_of(rest) {
+            problem.help(format!("dp {} uses all of them", devices / rest))
+        } else {
+            problem.help(format!(
+                "tp × cp × pp must divide the devices: {} or {} devices would do",
+                (devices / rest).max(1).saturating_mul(rest),
+                (devices / rest + 1).saturating_mul(rest)
+            ))
+        });
+    }
+    let (ranks, expert) = (layout.stage_ranks(), layout.ep.saturating_mul(layout.etp));
+    if !ranks.is_multiple_of(expert) {
+        problems.push(
+            Diagnostic::error(
+                "T0480",
+                format!("ep {} × etp {} does not divide the {ranks} ranks of a stage", layout.ep, layout.etp),
+            )
+            .why("experts are divided over the same ranks as the rest: tp × cp × dp of them")
+            .help(format!("ep × etp: {}", nearest(expert, |n| ranks.is_multiple_of(n), ranks))),
+        );
+    }
+    if layout.zero > 3 {
+        problems.push(Diagnostic::error("T0483", format!("zero {}", layout.zero)).help("zero is 0, 1, 2 or 3"));
+    }
+    if let Some(shard) = layout.shard {
+        let replicas = layout.dp.saturating_mul(layout.cp);
+        if shard == 0 || !replicas.is_multiple_of(shard) {
+            problems.push(
+                Diagnostic::error("T0480", format!("states divided over {shard} of {replicas} replicas"))
+                    .help(nearest(shard, |n| replicas.is_multiple_of(n), replicas)),
+            );
+        }
+    }
+    if layout.sp && layout.tp == 1 {
+        problems.push(
+            Diagnostic::error("T0483", "sequence parallel without tensor parallel")
+                .why("it divides what lies between matrices over the ranks that share these")
+                .help("tp 2 or more, or no sp"),
+        );
+    }
+    if layout.imbalance < 1.0 || !layout.imbalance.is_finite() {
+        problems.push(
+            Diagnostic::error("T0483", format!("an imbalance of {} of the experts", layout.imbalance))
+                .help("1 is balanced; 1.2 gives the fullest rank a fifth more than the mean"),
+        );
+    }
+}
+
+fn sizes(layout: &Layout, model: &ModelSpec, seq_len: u64, problems: &mut Diagnostics) {
+    let mut divides = |what: String, count: u64, name: &str, degree: u64| {
+        if degree > 1 && !count.is_multiple_of(degree) {
+            let problem = Diagnostic::error("T0481", format!("{name} {degree} does not divide {what}"));
+            problems.push(problem.help(format!("{name}: {}", nearest(degree, |n| count.is_multiple_of(n), count))));
+        }
+    };
+    let attention = |size: fn(&AttentionSpec) -> u64| {
+        let mut all: Vec<u64> = model.layers.iter().filter_map(|layer| layer.attention().map(size)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    let heads = attention(|a| a.heads);
+    for count in &heads {
+        divides(format!("{count} attention heads"), *count, "tp", layout.tp);
+    }
+    for count in attention(|a| a.kv_heads) {
+        divides(format!("{count} key/value heads"), count, "tp", layout.tp);
+    }
+    let mut widths: Vec<u64> = model
+        .layers
+        .iter()
+        .filter_map(|layer| match &layer.feed_forward {
+            FeedForwardSpec::Mlp(mlp) => Some(mlp.intermediate_size),
+            FeedForwardSpec::Beside(both) => Some(both.mlp.intermediate_size),
+            _ => None,
+        })
+        .collect();
+    widths.sort_unstable();
+    widths.dedup();
+    for width in widths {
+        divides(format!("an intermediate_size of {width}"), width, "tp", layout.tp);
+    }
+    if layout.sp {
+        divides(format!("sequences of {seq_len} tokens"), seq_len / layout.cp, "tp (with sp)", layout.tp);
+    }
+    if layout.cp > 1 {
+        match layout.context {
+            // Each rank has one part from the front and one from the back, so that all see as many pairs.
+            ContextParallel::Ring => divides(format!("half of {seq_len} tokens"), seq_len / 2, "cp", layout.cp),
+            ContextParallel::AllToAll => {
+                divides(format!("sequences of {seq_len} tokens"), seq_len, "cp", layout.cp);
+                for count in &heads {
+                    divides(format!("the {} heads of a rank", count / layout.tp), count / layout.tp, "cp", layout.cp);
+                }
+            }
+        }
+    }
+    let experts: Vec<&MoeSpec> = model.layers.iter().filter_map(|layer| moe(&layer.feed_forward)).collect();
+    match experts.first() {
+        Some(moe) => {
+            divides(format!("{} experts", moe.experts), moe.experts, "ep", layout.ep);
+            let width = moe.intermediate_size;
+            divides(format!("experts of width {width}"), width, "etp", layout.etp);
+        }
+        None if layout.ep > 1 || layout.etp > 1 => {
+            problems.push(
+                Diagnostic::error("T0483", format!("ep {} etp {}: the model has no experts", layout.ep, layout.etp))
+                    .help("ep 1 and etp 1"),
+            );
+        }
+        None => {}
+    }
+}
+
+/// The mixture in a feed-forward part.
+pub(super) fn moe(part: &FeedForwardSpec) -> Option<&MoeSpec> {
+    match part {
+        FeedForwardSpec::Moe(moe) => Some(moe),
+        FeedForwardSpec::Beside(both) => Some(&both.moe),
+        _ => None,
+    }
+}
+
+fn pipeline(layout: &Layout, model: &ModelSpec, problems: &mut Diagnostics) {
+    let layers = model.depth() as u64;
+    let stages = layout.pp.saturating_mul(layout.virtual_stages);
+    if let Some(blocks) = &layout.blocks {
+        let sum = blocks.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+        if blocks.len() as u64 != stages || sum != layers {
+            problems.push(
+                Diagnostic::error(
+                    "T0482",
+                    format!("{} stages with {sum} blocks in all, of a model with {layers}", blocks.len()),
+                )
+                .help(format!("{stages} numbers, one for each stage, that sum to {layers}")),
+            );
+        }
+    }
+    if stages > layers {
+        problems.push(
+            Diagnostic::error("T0482", format!("{stages} stages for {layers} blocks: some would have none"))
+                .help(format!("pp × virtual stages of at most {layers}")),
+        );
+    }
+    if layout.pp == 1 && layout.virtual_stages > 1 {
+        problems.push(
+            Diagnostic::error("T0482", format!("{} virtual stages without a pipeline", layout.virtual_stages))
+                .help("pp 2 or more, or one virtual stage"),
+        );
+    }
+    if layout.virtual_stages > 1 && layout.schedule != Schedule::Interleaved {
+        let text = format!("{} virtual stages under schedule {}", layout.virtual_stages, layout.schedule);
+        problems.push(Diagnostic::error("T0482", text).help("schedule interleaved"));
+    }
+    if layout.schedule == Schedule::Interleaved && layout.pp > 1 && !layout.grad_accum.is_multiple_of(layout.pp) {
+        let problem = Diagnostic::error(
+            "T0482",
+            format!("{} micro-batches on {} interleaved stages", layout.grad_accum, layout.pp),
+        )
+        .why("interleaved stages take micro-batches in groups of as many as there are stages");
+        let up = layout.grad_accum.next_multiple_of(layout.pp);
+        problems.push(problem.help(format!("grad-accum {up}")));
+    }
+    if layout.pp > 1 && layout.grad_accum < layout.pp {
+        problems.push(Diagnostic::warning(
+            "T0482",
+            format!(
+                "{} micro-batches on {} stages: some stages are always idle, and some engines refuse it",
+                layout.grad_accum, layout.pp
+            ),
+        ));
+    }
+}
+
+/// The legal degrees next to `wanted`, below and above.
+fn nearest(wanted: u64, legal: impl Fn(u64) -> bool, most: u64) -> String {
+    // Beyond this no degree is meant; the search must not grow with a size in a file.
+    const FARTHEST: u64 = 1 << 16;
+    let below = (1..=wanted.min(most).min(FARTHEST)).rev().find(|n| legal(*n));
+    let above = (wanted.saturating_add(1)..=most.min(wanted.saturating_add(FARTHEST))).find(|n| legal(*n));
+    match (below, above) {
+        (Some(below), Some(above)) => format!("{below} or {above}"),
+        (Some(one), None) | (None, Some(one)) => one.to_string(),
+        (None, None) => "1".to_owned(),
+    }
+}
