@@ -117,9 +117,10 @@ impl FromStr for Schedule {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.trim().to_ascii_lowercase();
-        Self::ALL.into_iter().find(|schedule| schedule.name() == name).ok_or_else(|| {
-            format!("unknown schedule `{text}`: valid are {}", Self::ALL.map(Self::name).join(", "))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|schedule| schedule.name() == name)
+            .ok_or_else(|| format!("unknown schedule `{text}`: valid are {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
