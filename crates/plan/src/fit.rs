@@ -7,12 +7,14 @@ use nn::spec::Tuning;
 use nn::step::{ParamInfo, Precision};
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
+use crate::blocks::Blocks;
 use crate::formulas::known;
 use crate::hardware::Hardware;
 use crate::phrase;
 use crate::report::{
     Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
+use crate::sharding::{gradient_bytes, weight_bytes};
 use crate::states::{ModelBytes, ParameterBytes, Zero};
 
 /// The memory of one device.
@@ -78,6 +80,8 @@ pub struct Subject {
     pub parameters: Params,
     /// Each of them; empty for a bare count.
     pub tensors: Vec<ParamInfo>,
+    /// Its blocks; a bare count has none.
+    pub blocks: Option<Blocks>,
     /// Which of them are trained, and how the rest is stored.
     pub tuning: Tuning,
 }
@@ -120,17 +124,6 @@ impl std::str::FromStr for Unit {
             _ => Err(format!("unknown unit `{text}`: valid are block, model")),
         }
     }
-}
-
-/// Parameters of the root and of the largest block, by the numbers in their names.
-fn unit_of_blocks(tensors: &[ParamInfo]) -> Option<Params> {
-    let number = |name: &str| name.split('.').find_map(|part| part.parse::<u64>().ok());
-    let mut blocks = std::collections::BTreeMap::new();
-    for tensor in tensors {
-        *blocks.entry(number(&tensor.name)).or_insert(0) += tensor.elements;
-    }
-    let root = blocks.remove(&None).unwrap_or(0);
-    blocks.values().max().map(|largest| Params(root + largest))
 }
 
 /// Bytes of states: of every parameter alike, or of a model as a whole.
@@ -365,17 +358,24 @@ impl StatesRequest {
         let Some(unit) = self.unit.filter(|_| self.zero.value == Zero::Parameters && self.devices.value > 1) else {
             return Ok(None);
         };
-        let parameters = match unit {
-            Unit::Model => subject.parameters,
-            Unit::Block => unit_of_blocks(&subject.tensors).ok_or_else(|| {
-                Diagnostic::error("", "--fsdp-unit block: a bare count has no blocks")
-                    .help("give a config or a preset")
-                    .help("--fsdp-unit model")
-            })?,
-        };
         let recipe = self.recipe.value;
-        let each = recipe.gathered_dtype().size_in_bytes() + recipe.grad_dtype().size_in_bytes();
-        Ok(Some(parameters * Bytes(each)))
+        let bytes = |unit: &[&ParamInfo]| weight_bytes(unit, recipe) + gradient_bytes(unit, recipe);
+        Ok(Some(match (unit, subject.blocks) {
+            (Unit::Model, Some(_)) => Bytes(bytes(&subject.tensors.iter().collect::<Vec<_>>())),
+            (Unit::Model, None) => {
+                let each = recipe.gathered_dtype().size_in_bytes() + recipe.grad_dtype().size_in_bytes();
+                subject.parameters * Bytes(each)
+            }
+            (Unit::Block, Some(blocks)) => {
+                let units = blocks.units(&subject.tensors);
+                Bytes(bytes(&units.root) + units.blocks.values().map(|unit| bytes(unit)).max().unwrap_or(0))
+            }
+            (Unit::Block, None) => {
+                return Err(Diagnostic::error("", "--fsdp-unit block: a bare count has no blocks")
+                    .help("give a config or a preset")
+                    .help("--fsdp-unit model"));
+            }
+        }))
     }
 
     fn per_parameter_row(&self, bytes: ParameterBytes) -> KeyValue {
@@ -485,7 +485,8 @@ mod tests {
     fn a_model_is_held_against_every_stage() {
         let mut request = request(Precision::Bf16Master, Zero::Gradients);
         let (name, parameters) = ("dense:23572403200".to_owned(), Params(23_572_403_200));
-        request.subject = Some(Subject { name, parameters, tensors: Vec::new(), tuning: Tuning::default() });
+        request.subject =
+            Some(Subject { name, parameters, tensors: Vec::new(), blocks: None, tuning: Tuning::default() });
         let report = request.report().unwrap();
         assert_eq!(report.verdict, Verdict::No);
         assert_eq!(uint(&report, "states_bytes"), 88_396_512_000);
@@ -500,7 +501,8 @@ mod tests {
         let mut request = request(Precision::Fp32, Zero::Parameters);
         request.devices = Choice::or(Some(2), 1);
         let (name, parameters) = ("dense:1437M".to_owned(), Params(1_437_000_000));
-        request.subject = Some(Subject { name, parameters, tensors: Vec::new(), tuning: Tuning::default() });
+        request.subject =
+            Some(Subject { name, parameters, tensors: Vec::new(), blocks: None, tuning: Tuning::default() });
         let gib = |report: &Report, key: &str| Bytes(uint(report, key) as u64).as_gib();
         let near = |is: f64, right: f64| assert!((is / right - 1.0).abs() < 0.02, "{is} is not {right}");
         near(gib(&request.report().unwrap(), "states_bytes"), 10.7);
@@ -521,9 +523,15 @@ mod tests {
             packed_bytes: None,
         };
         let tensors = vec![tensor("embed.weight", 100), tensor("layers.0.w", 7), tensor("layers.1.w", 9)];
-        request.subject =
-            Some(Subject { name: "small".to_owned(), parameters: Params(116), tensors, tuning: Tuning::default() });
+        let blocks = Some(Blocks::of(&nn::spec::ModelNames::default()));
+        let (name, parameters) = ("small".to_owned(), Params(116));
+        request.subject = Some(Subject { name, parameters, tensors, blocks, tuning: Tuning::default() });
         assert_eq!(uint(&request.report().unwrap(), "gathered_bytes"), 8 * 109);
+        // A number in the name of what is no block makes none of it, and what is not trained has no gradients.
+        let subject = request.subject.as_mut().unwrap();
+        subject.tensors[0].name = "proj.0.weight".to_owned();
+        subject.tensors[0].trainable = false;
+        assert_eq!(uint(&request.report().unwrap(), "gathered_bytes"), 8 * 9 + 4 * 100);
     }
 
     /// A bare count has no shapes, and a rule that asks for them says so.

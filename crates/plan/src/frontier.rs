@@ -11,6 +11,7 @@ use tensor::meter::{MemoryChange, OpEvent};
 use tensor::{KeepSet, Op, Phase, Role, Trace};
 use units::{Bytes, Diagnostics, Flops};
 
+use crate::blocks::Blocks;
 use crate::ledger::{Ledger, Request};
 use crate::model::{Model, pattern, trace};
 use crate::phrase;
@@ -53,7 +54,7 @@ pub fn candidates(spec: &ModelSpec, options: &StepOptions) -> Result<Vec<Candida
     short.truncate(1);
     let once = StepOptions { recompute: Recompute::None, steps: 1, until: Until::Forward, ..*options };
     let traced = trace(&short, &once)?;
-    let mut found = of_block(&traced.trace, spec.names.list());
+    let mut found = of_block(&traced.trace, Blocks::of(&spec.names));
     // FLOP per byte, by cross-multiplication: exact, and stable in order.
     found.sort_by(|a, b| {
         (b.flop * u128::from(a.bytes)).cmp(&(a.flop * u128::from(b.bytes))).then(a.number.cmp(&b.number))
@@ -61,7 +62,7 @@ pub fn candidates(spec: &ModelSpec, options: &StepOptions) -> Result<Vec<Candida
     Ok(found)
 }
 
-fn of_block(trace: &Trace, layers_name: &str) -> Vec<Candidate> {
+fn of_block(trace: &Trace, blocks: Blocks) -> Vec<Candidate> {
     let saved: BTreeSet<u32> = trace
         .memory
         .iter()
@@ -74,7 +75,6 @@ fn of_block(trace: &Trace, layers_name: &str) -> Vec<Candidate> {
         .filter(|e| matches!(e.change, MemoryChange::Role(Role::WeightCast)))
         .map(|e| e.storage.0)
         .collect();
-    let in_block = |path: &str| path.split('.').any(|part| part == layers_name);
     let is_cast = |event: &OpEvent| {
         // Casts of parameters have no number: see the selection of checkpointed regions.
         matches!(event.op, Op::Cast(_)) && event.outputs.iter().any(|o| casts.contains(&o.storage.0))
@@ -83,7 +83,7 @@ fn of_block(trace: &Trace, layers_name: &str) -> Vec<Candidate> {
         .ops
         .iter()
         .enumerate()
-        .filter(|(_, e)| e.phase == Phase::Forward && in_block(trace.module(e.module)) && !is_cast(e))
+        .filter(|(_, e)| e.phase == Phase::Forward && blocks.hold(trace.module(e.module)) && !is_cast(e))
         .collect();
     // Own work, and that of the results before it which nobody keeps: they are made again with it.
     let mut work: BTreeMap<u32, u128> = BTreeMap::new();

@@ -4,6 +4,7 @@ use nn::spec::ModelSpec;
 use nn::step::StepOptions;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
+use crate::blocks::Blocks;
 use crate::ledger::{self, Ledger, Request, peak_words};
 use crate::model::{Model, trace};
 use crate::on_device::OnDevice;
@@ -108,7 +109,7 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
         let traced = trace(&spec, &options)?;
         let ledger = Ledger::of(&traced, &options, request.sharding, &spec.names, request.runtime);
         let sized = Request { options, ..request.clone() };
-        let device = OnDevice::named(spec.names.layers, &traced, &ledger, &sized, Some(capacity));
+        let device = OnDevice::named(Blocks::of(&spec.names), &traced, &ledger, &sized, Some(capacity));
         Ok((device.total.get(), device.fits()))
     };
     let smallest = grow.smallest();

@@ -9,6 +9,7 @@ use tensor::{Role, Trace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
 use crate::allocator::Process;
+use crate::blocks::Blocks;
 use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;
@@ -109,11 +110,11 @@ impl Ledger {
         names: &ModelNames,
         runtime: Bytes,
     ) -> Self {
-        let Timeline { phases, points } = Timeline::of(traced, options, sharding, names.list());
+        let Timeline { phases, points } = Timeline::of(traced, options, sharding, Blocks::of(names));
         let peak_phase = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
         let lines = lines(traced, options, sharding, names, &phases[peak_phase], runtime);
         Self {
-            peak_bytes: phases[peak_phase].peak_bytes + runtime.get(),
+            peak_bytes: phases[peak_phase].peak_bytes.saturating_add(runtime.get()),
             lines,
             peak_phase,
             phases,
@@ -142,7 +143,7 @@ fn lines(
     runtime: Bytes,
 ) -> Vec<Line> {
     let trace = &traced.trace;
-    let mut device = Device::new(traced, options, sharding, names.list());
+    let mut device = Device::new(traced, options, sharding, Blocks::of(names));
     for event in 0..phase.peak_event {
         device.apply(event);
     }
@@ -188,8 +189,7 @@ fn lines(
 /// Bucket and part of a storage: by role, and by the module of a block it was made in. Logits and what the loss makes of
 /// them, which is what is made outside of the body, are a bucket of their own: they are often the largest.
 pub(crate) fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
-    let mut parts = path.split('.').skip_while(|p| *p != names.list()).skip(2);
-    let in_block = path.split('.').any(|p| p == names.list());
+    let blocks = Blocks::of(names);
     // A model without a head has no body of its own: all but the loss is in it.
     let in_body = if names.body.is_empty() {
         !path.is_empty()
@@ -198,8 +198,8 @@ pub(crate) fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str
     };
     match role {
         Role::Activation | Role::Temporary | Role::Recompute => {
-            if in_block {
-                (role.name(), parts.next().unwrap_or("residual").to_owned())
+            if blocks.hold(path) {
+                (role.name(), blocks.part(path).unwrap_or("residual").to_owned())
             } else if in_body {
                 (role.name(), path.rsplit('.').next().unwrap_or(path).to_owned())
             } else {
@@ -247,7 +247,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(warnings(request));
     report.warnings.extend(device.warning());
-    report.notes.extend(device.remedy(model.spec.names.list(), &traced, &ledger, request));
+    report.notes.extend(device.remedy(Blocks::of(&model.spec.names), &traced, &ledger, request));
     report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));

@@ -14,6 +14,7 @@
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
+//! | [`blocks`] | which modules and parameters stand in a block |
 //! | [`snapshot`] | what lies between a prediction and a memory snapshot of PyTorch |
 //! | [`reconcile`] | what lies between a prediction and a run of it |
 //! | [`inference`] | what weights, keys and values take, how many sequences fit, how long a token takes |
@@ -27,6 +28,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod allocator;
+pub mod blocks;
 pub mod catalogue;
 pub mod compare;
 pub mod dtype_report;

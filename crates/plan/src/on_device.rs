@@ -5,6 +5,7 @@ use nn::step::StepTrace;
 use units::{Bytes, Diagnostic};
 
 use crate::allocator::{Conf, Process, Reserved, Usage};
+use crate::blocks::Blocks;
 use crate::hardware::Hardware;
 use crate::ledger::{Ledger, Request};
 use crate::model::Model;
@@ -28,12 +29,12 @@ pub struct OnDevice {
 impl OnDevice {
     /// Simulates the allocator of the request, if it has one.
     pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Self {
-        Self::named(model.spec.names.layers, traced, ledger, request, request.hardware.map(Hardware::capacity))
+        Self::named(Blocks::of(&model.spec.names), traced, ledger, request, request.hardware.map(Hardware::capacity))
     }
 
-    /// The same for a model whose blocks have this name, on a device of this capacity.
+    /// The same for a model with these blocks, on a device of this capacity.
     pub fn named(
-        layers: &str,
+        blocks: Blocks,
         traced: &StepTrace,
         ledger: &Ledger,
         request: &Request<'_>,
@@ -48,13 +49,13 @@ impl OnDevice {
                 refused: capacity.is_some_and(|capacity| total > capacity),
             };
         };
-        let reserve = |room| process.reserve(traced, &request.options, request.sharding, layers, room);
+        let reserve = |room| process.reserve(traced, &request.options, request.sharding, blocks, room);
         let mut reserved = reserve(capacity.map(|capacity| capacity.saturating_sub(request.runtime)));
         let refused = reserved.refused.is_some();
         if refused {
             reserved = reserve(None);
         }
-        let total = Bytes(reserved.end.peak_reserved + request.runtime.get());
+        let total = Bytes(reserved.end.peak_reserved.saturating_add(request.runtime.get()));
         Self { reserved: Some(reserved), total, capacity, refused }
     }
 
@@ -76,11 +77,11 @@ impl OnDevice {
     }
 
     /// What to say of a step that does not fit, where segments that expand would make it fit.
-    pub fn remedy(&self, layers: &str, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Option<Phrase> {
+    pub fn remedy(&self, blocks: Blocks, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Option<Phrase> {
         let process = request.process.as_ref().filter(|process| self.refused && !process.conf.expandable_segments)?;
         let conf = Conf { expandable_segments: true, ..process.conf.clone() };
         let request = Request { process: Some(Process { conf, ..process.clone() }), ..request.clone() };
-        let other = Self::named(layers, traced, ledger, &request, self.capacity);
+        let other = Self::named(blocks, traced, ledger, &request, self.capacity);
         other.fits().then(|| phrase!["--alloc-conf expandable_segments:True makes it fit, in ", other.total])
     }
 

@@ -11,6 +11,7 @@ use nn::step::{StepOptions, StepTrace};
 use tensor::meter::MemoryChange;
 use units::{Bytes, Diagnostics};
 
+use crate::blocks::Blocks;
 use crate::ledger::steady;
 use crate::model::trace;
 use crate::sharding::Sharding;
@@ -28,7 +29,7 @@ pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime
     let alike =
         spec.order.is_none() && spec.layers.windows(2).all(|w| std::rc::Rc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
     let equal = alike && spec.tuning.is_uniform();
-    let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, spec.names.list());
+    let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, Blocks::of(&spec.names));
     let highest = if !equal || layers <= SHORT[1] {
         let phases = timeline(&trace(spec, options)?).phases;
         phases[steady(&phases)].iter().map(|p| p.peak_bytes).max()
@@ -57,7 +58,7 @@ pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime
         });
         highest.max()
     };
-    Ok(highest.unwrap_or(0) + runtime.get())
+    Ok(highest.unwrap_or(0).saturating_add(runtime.get()))
 }
 
 /// An allocation.

@@ -1,7 +1,9 @@
 //! What each of `dp` devices holds when states, gradients or parameters are sharded over them (ZeRO 0 to 3).
 
-use nn::step::{ParamInfo, StepOptions};
+use nn::step::{ParamInfo, Precision, StepOptions};
 use tensor::{Phase, Role, Trace};
+
+use crate::blocks::Blocks;
 
 /// A ZeRO stage over data-parallel devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,18 @@ pub enum Unit {
     Gradients(usize),
 }
 
+/// Bytes of the weights of a unit once they are gathered: packed ones stay packed.
+pub fn weight_bytes(unit: &[&ParamInfo], precision: Precision) -> u64 {
+    let each = precision.gathered_dtype().size_in_bytes();
+    unit.iter().map(|param| param.packed_bytes.unwrap_or(param.elements * each)).sum()
+}
+
+/// Bytes of the gradients of a unit before they are reduced.
+pub fn gradient_bytes(unit: &[&ParamInfo], precision: Precision) -> u64 {
+    let each = precision.grad_dtype().size_in_bytes();
+    unit.iter().filter(|param| param.trainable).map(|param| param.elements * each).sum()
+}
+
 /// Weights that are gathered around an op: the root (embedding, final norm, head), the block it runs in, and the block
 /// that is fetched ahead.
 pub struct Gathered {
@@ -64,30 +78,16 @@ pub struct Gathered {
 
 impl Gathered {
     /// Units of a traced model: each block is one, everything else the root.
-    pub fn new(trace: &Trace, params: &[ParamInfo], options: &StepOptions, layers_name: &str) -> Self {
-        let unit = options.precision.gathered_dtype().size_in_bytes();
-        let grad = options.precision.grad_dtype().size_in_bytes();
-        let number = |path: &str| -> Option<usize> {
-            let mut parts = path.split('.').skip_while(|p| *p != layers_name);
-            parts.next()?;
-            parts.next()?.parse().ok()
-        };
-        let (mut root, mut blocks, mut gradients) = (0u64, Vec::new(), Vec::new());
-        for p in params {
-            let bytes = p.packed_bytes.unwrap_or(p.elements * unit);
-            match number(&p.name) {
-                None => root += bytes,
-                Some(i) => {
-                    if blocks.len() <= i {
-                        blocks.resize(i + 1, 0u64);
-                        gradients.resize(i + 1, 0u64);
-                    }
-                    blocks[i] += bytes;
-                    gradients[i] += if p.trainable { p.elements * grad } else { 0 };
-                }
-            }
+    pub fn new(trace: &Trace, params: &[ParamInfo], options: &StepOptions, blocks: Blocks) -> Self {
+        let units = blocks.units(params);
+        let unit = |number: usize| units.blocks.get(&number).map_or(&[][..], |unit| &unit[..]);
+        let count = units.blocks.last_key_value().map_or(0, |(last, _)| last + 1);
+        Self {
+            block: trace.modules.iter().map(|path| blocks.number(path)).collect(),
+            root: weight_bytes(&units.root, options.precision),
+            blocks: (0..count).map(|number| weight_bytes(unit(number), options.precision)).collect(),
+            gradients: (0..count).map(|number| gradient_bytes(unit(number), options.precision)).collect(),
         }
-        Self { block: trace.modules.iter().map(|m| number(m)).collect(), root, gradients, blocks }
     }
 
     /// Bytes gathered while op `at` runs.

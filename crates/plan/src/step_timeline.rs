@@ -5,6 +5,7 @@ use tensor::meter::{MemoryChange, OpEvent};
 use tensor::{DType, Role};
 use units::Bytes;
 
+use crate::blocks::Blocks;
 use crate::hardware::{Hardware, Precision};
 use crate::ledger::{Ledger, Request, peak_words, place, steady, stretch};
 use crate::model::{Model, pattern};
@@ -38,7 +39,7 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         return StepTimeline::default();
     };
     let (first_op, end_op) = (first.op as usize, last.op as usize);
-    let mut device = Device::new(traced, &request.options, request.sharding, names.layers);
+    let mut device = Device::new(traced, &request.options, request.sharding, Blocks::of(names));
     let bucket = |role: Role, storage: usize| {
         let name = place(role, &pattern(trace.module(trace.storages[storage].module)), names).0;
         ORDER.iter().position(|one| *one == name).unwrap_or(ORDER.len() - 1)

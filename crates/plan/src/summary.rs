@@ -4,6 +4,7 @@ use nn::step::{StepOptions, StepTrace};
 use nn::{Profile, Recompute};
 use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
+use crate::blocks::Blocks;
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
@@ -100,7 +101,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(ledger::warnings(request));
     report.warnings.extend(device.warning());
-    report.notes.extend(device.remedy(model.spec.names.list(), &traced, &ledger, request));
+    report.notes.extend(device.remedy(Blocks::of(&model.spec.names), &traced, &ledger, request));
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));

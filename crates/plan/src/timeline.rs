@@ -5,6 +5,7 @@ use tensor::meter::MemoryChange;
 use tensor::{Role, Trace, meter};
 use units::Bytes;
 
+use crate::blocks::Blocks;
 use crate::sharding::{Gathered, Sharding, Unit};
 
 /// Bytes by role, in the order of [`Role::ALL`].
@@ -62,9 +63,9 @@ pub struct Device<'a> {
 
 impl<'a> Device<'a> {
     /// Nothing allocated yet.
-    pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str) -> Self {
+    pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
         let trace = &traced.trace;
-        let units = || Gathered::new(trace, &traced.params, options, layers_name);
+        let units = || Gathered::new(trace, &traced.params, options, blocks);
         Self {
             trace,
             sharding,
@@ -141,9 +142,9 @@ pub struct Timeline {
 
 impl Timeline {
     /// Replays a trace on one device of `sharding`.
-    pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, layers_name: &str) -> Self {
+    pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
         let trace = &traced.trace;
-        let mut device = Device::new(traced, options, sharding, layers_name);
+        let mut device = Device::new(traced, options, sharding, blocks);
         let mut phases = Vec::with_capacity(trace.marks.len());
         let mut points = Vec::with_capacity(trace.memory.len());
         for (i, mark) in trace.marks.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! What moves to the host: the same ops, the bytes that were saved, and none of the states.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_plan::blocks::Blocks;
 use napkin_plan::model::Model;
 use napkin_plan::params::{Counts, parameters};
 use napkin_plan::presets;
@@ -31,7 +32,7 @@ fn options(profile: Profile, recompute: Recompute, offload: Offload) -> StepOpti
 }
 
 fn phases(model: &Model, traced: &StepTrace, options: &StepOptions) -> Vec<Phase> {
-    Timeline::of(traced, options, Sharding::default(), model.spec.names.list()).phases
+    Timeline::of(traced, options, Sharding::default(), Blocks::of(&model.spec.names)).phases
 }
 
 fn phase<'a>(phases: &'a [Phase], name: &str) -> &'a Phase {

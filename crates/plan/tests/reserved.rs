@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::allocator::Process;
+use napkin_plan::blocks::Blocks;
 use napkin_plan::ledger;
 use napkin_plan::on_device::OnDevice;
 use napkin_plan::sharding::Sharding;
@@ -12,7 +13,7 @@ use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
 use std::collections::HashMap;
 use tensor::CastLists;
-use tensor::arena::{Blocks, Usage};
+use tensor::arena::{self, Usage};
 use tensor::meter::{MemoryChange, Trace};
 use units::Bytes;
 
@@ -59,7 +60,7 @@ fn step(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, w
 
 /// What the allocator holds at the end of each named stretch, and the peak of what is allocated.
 fn replay(trace: &Trace) -> (Vec<(String, Usage)>, u64) {
-    let mut blocks = Blocks::new();
+    let mut blocks = arena::Blocks::new();
     let mut places = HashMap::new();
     let (mut live, mut peak) = (0, 0);
     let mut marks = Vec::new();
@@ -119,12 +120,12 @@ fn what_pytorch_reserves_for_a_step() {
             let case = format!("{name} {set} batch {batch} seq_len {seq_len} {precision} warm {warm} {sharding:?}");
             let (model, options) = step(name, set, batch, seq_len, precision, warm);
             let traced = model.trace(&StepOptions { steps: 2, ..options }).unwrap();
-            let layers = model.spec.names.layers;
-            let allocated = Timeline::of(&traced, &options, sharding, layers);
+            let blocks = Blocks::of(&model.spec.names);
+            let allocated = Timeline::of(&traced, &options, sharding, blocks);
             let allocated = allocated.phases.iter().map(|phase| phase.peak_bytes).max().unwrap();
             for conf in ["", "expandable_segments:True", "max_split_size_mb:64"] {
                 let process = Process { conf: conf.parse().unwrap(), workspace: Bytes(8 << 20) };
-                let reserve = |device| process.reserve(&traced, &options, sharding, layers, device);
+                let reserve = |device| process.reserve(&traced, &options, sharding, blocks, device);
                 let reserved = reserve(None);
                 assert!(reserved.steady && reserved.refused.is_none() && reserved.end.retries == 0, "{case} {conf}");
                 // What is live together is what the timeline counts, but for a gradient that is whole until its shard is cut.
@@ -145,6 +146,31 @@ fn what_pytorch_reserves_for_a_step() {
     }
 }
 
+/// Lists of blocks that stand in modules of their own (`encoder.layer`): blocks are gathered one at a time there, too.
+#[test]
+fn blocks_of_an_encoder_are_gathered_one_by_one() {
+    let text = include_bytes!("../../nn/tests/data/tiny/bert.json");
+    let set = [("num_hidden_layers".to_owned(), "12".to_owned())];
+    let model = Model::from_text("bert", "bert.json", text, &set, None).unwrap();
+    assert!(model.spec.names.layers.contains('.'));
+    let (_, options) = step("gpt2", "", 1, 2, Precision::Bf16Mixed, true);
+    let request = ledger::Request {
+        options: StepOptions { steps: 2, ..options },
+        sharding: Sharding { zero: 3, dp: 8 },
+        hardware: None,
+        runtime: Bytes::ZERO,
+        runtime_given: true,
+        process: Some(Process { workspace: Bytes::ZERO, ..Process::default() }),
+        depth: 1,
+        timeline: false,
+    };
+    let (ledger, traced) = ledger::ledger(&model, &request).unwrap();
+    let device = OnDevice::of(&model, &traced, &ledger, &request);
+    let requested = device.reserved.unwrap().peak.requested;
+    let allocated = ledger.phases.iter().map(|phase| phase.peak_bytes).max().unwrap();
+    assert!(requested.abs_diff(allocated) * 50 < allocated, "{requested} {allocated}");
+}
+
 /// Between what plain segments and those that expand take, the second is what helps.
 #[test]
 fn segments_that_expand_are_named_where_they_make_it_fit() {
@@ -162,15 +188,15 @@ fn segments_that_expand_are_named_where_they_make_it_fit() {
     };
     let plain = request("");
     let (ledger, traced) = ledger::ledger(&model, &plain).unwrap();
-    let layers = model.spec.names.list();
-    let on = |request: &ledger::Request<'_>, capacity| OnDevice::named(layers, &traced, &ledger, request, capacity);
+    let blocks = Blocks::of(&model.spec.names);
+    let on = |request: &ledger::Request<'_>, capacity| OnDevice::named(blocks, &traced, &ledger, request, capacity);
     let expandable = request("expandable_segments:True");
     let least = on(&expandable, None).total;
     assert!(least < on(&plain, None).total);
     let device = on(&plain, Some(least));
-    assert!(!device.fits() && device.remedy(layers, &traced, &ledger, &plain).is_some());
+    assert!(!device.fits() && device.remedy(blocks, &traced, &ledger, &plain).is_some());
     let tight = on(&plain, Some(Bytes(least.get() / 2)));
-    assert!(!tight.fits() && tight.remedy(layers, &traced, &ledger, &plain).is_none());
+    assert!(!tight.fits() && tight.remedy(blocks, &traced, &ledger, &plain).is_none());
     assert!(on(&expandable, Some(least)).fits() && on(&expandable, Some(least)).warning().is_none());
 }
 
@@ -196,7 +222,8 @@ fn published_reserved_bytes_are_met_within_five_percent() {
         let options = StepOptions { profile: Profile::HfSdpa, grad_accum_steps, steps: 2, ..options };
         let sharding = Sharding { zero: zero.parse().unwrap(), dp: dp.parse().unwrap() };
         let process = Process { workspace: Bytes(32 << 20), ..Process::default() };
-        let found = process.reserve(&model.trace(&options).unwrap(), &options, sharding, model.spec.names.layers, None);
+        let found =
+            process.reserve(&model.trace(&options).unwrap(), &options, sharding, Blocks::of(&model.spec.names), None);
         let measured = reserved.parse::<f64>().unwrap() * f64::from(1 << 30);
         errors.push((found.end.peak_reserved as f64 / measured - 1.0).abs());
     }

@@ -4,6 +4,7 @@
 //! are known must match. `NAPKIN_TRUTH=pythia cargo test -p napkin-plan --test truth -- --nocapture` looks at some only.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
+use napkin_plan::blocks::Blocks;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
 use nn::config::Config;
@@ -168,7 +169,7 @@ fn memory_is_within_a_percent() {
             ..options(batch, seq, row[3].parse().unwrap())
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
-        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.list()).phases;
+        let phases = Timeline::of(&traced, &options, Sharding::default(), Blocks::of(&loaded.spec.names)).phases;
         checked += 1;
         for want in run {
             let got = phases.iter().find(|p| p.name == want[8]).unwrap();

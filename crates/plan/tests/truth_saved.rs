@@ -1,6 +1,7 @@
 //! What each module makes that is kept for backward, against what PyTorch keeps of it: `truth/saved.csv`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_plan::blocks::Blocks;
 use napkin_plan::model::pattern;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Device;
@@ -85,7 +86,7 @@ fn every_module_keeps_what_the_reference_keeps() {
         let traced = step::trace(&loaded.spec, &options).unwrap();
         let trace = &traced.trace;
         let end = trace.marks.iter().find(|mark| mark.name == "bwd1").unwrap().memory as usize;
-        let mut device = Device::new(&traced, &options, Sharding::default(), loaded.spec.names.list());
+        let mut device = Device::new(&traced, &options, Sharding::default(), Blocks::of(&loaded.spec.names));
         for event in 0..end {
             device.apply(event);
         }

@@ -5,6 +5,7 @@
 //! CPU): batch 2, 192 tokens, one step with gradients, dropout off.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_plan::blocks::Blocks;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
 use nn::config::Config;
@@ -56,7 +57,7 @@ fn small_variants_match() {
         if counts != expected {
             wrong.push(format!("{}: {counts:?}, reference {expected:?}", cells[..4].join(" ")));
         }
-        let phases = Timeline::of(&traced, &options, Sharding::default(), loaded.spec.names.list()).phases;
+        let phases = Timeline::of(&traced, &options, Sharding::default(), Blocks::of(&loaded.spec.names)).phases;
         let phase = |name| phases.iter().find(|p| p.name == name).unwrap();
         let (fwd, bwd) = (phase("fwd1"), phase("bwd1"));
         let bytes = [fwd.peak_bytes, fwd.end_bytes(), bwd.peak_bytes, bwd.end_bytes()];

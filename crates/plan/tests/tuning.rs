@@ -1,6 +1,7 @@
 //! Models of which only a part is trained, against PyTorch with PEFT: see `truth/README.md` for how the rows were made.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_plan::blocks::Blocks;
 use napkin_plan::model::Model;
 use napkin_plan::params::{Counts, parameters};
 use napkin_plan::sharding::Sharding;
@@ -56,7 +57,7 @@ fn adapters_keep_and_do_what_peft_keeps_and_does() {
             until: Until::Backward,
         };
         let traced = model.trace(&options).unwrap();
-        let timeline = Timeline::of(&traced, &options, Sharding::default(), model.spec.names.layers);
+        let timeline = Timeline::of(&traced, &options, Sharding::default(), Blocks::of(&model.spec.names));
         let phase = timeline.phases.iter().find(|phase| phase.name == "fwd1").unwrap();
         let role = |role: Role| phase.end_by_role[role as usize];
         let kept = role(Role::Activation) + role(Role::WeightCast);

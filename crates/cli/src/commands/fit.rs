@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use nn::optim::Kind;
 use nn::spec::Tuning;
 use nn::step::{Precision, StepOptions};
+use plan::blocks::Blocks;
 use plan::fit::{Choice, Memory, StatesRequest, Subject, Unit};
 use plan::hardware::Hardware;
 use plan::largest::{self, Grow};
@@ -126,6 +127,7 @@ impl Fit {
                     name: name.to_owned(),
                     parameters,
                     tensors: Vec::new(),
+                    blocks: None,
                     tuning: Tuning::default(),
                 })
             }
@@ -133,7 +135,8 @@ impl Fit {
                 let model = self.reading.of(name).load()?;
                 let tensors = plan::params::parameters(&model)?;
                 let parameters = plan::params::Counts::of(&tensors).stored;
-                Some(Subject { name: name.to_owned(), parameters, tensors, tuning: model.spec.tuning })
+                let blocks = Some(Blocks::of(&model.spec.names));
+                Some(Subject { name: name.to_owned(), parameters, tensors, blocks, tuning: model.spec.tuning })
             }
             None => None,
         };

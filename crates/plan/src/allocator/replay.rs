@@ -6,6 +6,7 @@ use tensor::meter::MemoryChange;
 use units::Bytes;
 
 use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
+use crate::blocks::Blocks;
 use crate::sharding::{Sharding, Unit};
 use crate::timeline::Device;
 
@@ -57,13 +58,13 @@ impl Process {
         traced: &StepTrace,
         options: &StepOptions,
         sharding: Sharding,
-        layers_name: &str,
+        blocks: Blocks,
         device: Option<Bytes>,
     ) -> Reserved {
         let trace = &traced.trace;
         let mut replay = Replay {
             trace,
-            device: Device::new(traced, options, sharding, layers_name),
+            device: Device::new(traced, options, sharding, blocks),
             allocator: Allocator::new(self.conf.clone(), device.map(Bytes::get)),
             held: vec![None; trace.storages.len()],
             units: Vec::new(),

@@ -6,6 +6,7 @@
 use nn::step::ParamInfo;
 
 use super::size::{Fit, Printed};
+use crate::blocks::Blocks;
 
 /// A buffer that has the size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,26 +37,13 @@ impl Buffer {
     }
 }
 
-/// Buffers of the parameters of a model that have the size, exact ones first. `layers_name` is the list of blocks.
-pub fn of_size(params: &[ParamInfo], layers_name: &str, dp: u64, size: &Printed, segments: bool) -> Vec<Buffer> {
-    let block = |param: &ParamInfo| {
-        let mut parts = param.name.split('.').skip_while(|part| *part != layers_name);
-        parts.nth(1).and_then(|number| number.parse::<usize>().ok())
-    };
-    let mut blocks: Vec<u64> = Vec::new();
-    let (mut all, mut root) = (0_u64, 0_u64);
-    for param in params {
-        all = all.saturating_add(param.elements);
-        match block(param) {
-            Some(at) if at <= blocks.len() => {
-                if at == blocks.len() {
-                    blocks.push(0);
-                }
-                blocks[at] = blocks[at].saturating_add(param.elements);
-            }
-            _ => root = root.saturating_add(param.elements),
-        }
-    }
+/// Buffers of the parameters of a model that have the size, exact ones first.
+pub fn of_size(params: &[ParamInfo], blocks: Blocks, dp: u64, size: &Printed, segments: bool) -> Vec<Buffer> {
+    let elements = |unit: &Vec<&ParamInfo>| unit.iter().fold(0_u64, |all, param| all.saturating_add(param.elements));
+    let units = blocks.units(params);
+    let root = elements(&units.root);
+    let mut blocks: Vec<u64> = units.blocks.values().map(elements).collect();
+    let all = blocks.iter().fold(root, |all, block| all.saturating_add(*block));
     blocks.sort_unstable();
     blocks.dedup();
     let groups = [("all parameters", all), ("all outside the blocks", root)];

@@ -7,6 +7,7 @@ use nn::{Profile, Recompute};
 use tensor::Role;
 use units::{Bytes, Diagnostics};
 
+use crate::blocks::Blocks;
 use crate::ledger::{Request, steady};
 use crate::model::trace;
 use crate::scaling;
@@ -181,10 +182,10 @@ const MOST_CHANGES: usize = 24;
 /// The peak as it is, with logits in pieces, and with the optimizer on the host: one replay for all three.
 fn replayed(spec: &ModelSpec, traced: &StepTrace, options: &StepOptions, sharding: Sharding) -> (u64, u64, u64) {
     let trace = &traced.trace;
-    let Timeline { phases, points } = Timeline::of(traced, options, sharding, spec.names.list());
+    let Timeline { phases, points } = Timeline::of(traced, options, sharding, Blocks::of(&spec.names));
     let first = trace.marks.first().map_or(0, |mark| mark.memory as usize);
     let logits: Vec<bool> = (0..trace.storages.len()).map(|id| are_logits(spec, traced, id)).collect();
-    let mut device = Device::new(traced, options, sharding, spec.names.list());
+    let mut device = Device::new(traced, options, sharding, Blocks::of(&spec.names));
     let (mut of_logits, mut of_states) = (0_u64, 0_u64);
     let (mut now, mut chunked, mut offloaded) = (0, 0, 0);
     let steady = steady(&phases);

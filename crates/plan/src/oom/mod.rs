@@ -21,6 +21,7 @@ use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
+use crate::blocks::Blocks;
 use crate::evidence::Sum;
 use crate::ledger;
 use crate::model::{Model, trace};
@@ -89,8 +90,8 @@ impl Request<'_> {
         };
         let traced = model.trace(options)?;
         let found = tensors::of_size(spec, &traced, options, request.sharding, wanted);
-        let (layers, dp) = (spec.names.list(), request.sharding.dp);
-        let mut buffers = flat::of_size(&traced.params, layers, dp, &message.request, message.segments());
+        let (blocks, dp) = (Blocks::of(&spec.names), request.sharding.dp);
+        let mut buffers = flat::of_size(&traced.params, blocks, dp, &message.request, message.segments());
         if message.request.is_shared() {
             buffers.clear();
         }

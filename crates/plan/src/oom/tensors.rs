@@ -7,6 +7,7 @@ use tensor::meter::{MemoryChange, Phase, TensorRef};
 use tensor::{Role, Trace};
 
 use super::size::{Fit, Printed};
+use crate::blocks::Blocks;
 use crate::model::pattern;
 use crate::sharding::Sharding;
 use crate::timeline::{Device, Timeline};
@@ -64,9 +65,9 @@ pub fn of_size(
     wanted: Wanted<'_>,
 ) -> Vec<Tensor> {
     let trace = &traced.trace;
-    let points = Timeline::of(traced, options, sharding, spec.names.list()).points;
+    let points = Timeline::of(traced, options, sharding, Blocks::of(&spec.names)).points;
     let first = trace.marks.first().map_or(0, |mark| mark.memory as usize);
-    let mut device = Device::new(traced, options, sharding, spec.names.list());
+    let mut device = Device::new(traced, options, sharding, Blocks::of(&spec.names));
     let roles = roles(trace);
     let mut found: Vec<(Tensor, [u64; 2])> = Vec::new();
     for (i, event) in trace.memory.iter().enumerate() {
@@ -201,8 +202,8 @@ fn name(
         }
         _ if squares => of("attention scores"),
         _ => {
-            let mut parts = module.split('.').skip_while(|part| *part != spec.names.list()).skip(2);
-            match (module.contains(spec.names.list()), parts.next()) {
+            let blocks = Blocks::of(&spec.names);
+            match (blocks.hold(module), blocks.part(module)) {
                 (true, Some(part)) => of(&format!("result in {part}")),
                 (true, None) => of("residual stream"),
                 _ => of("result"),

@@ -7,6 +7,7 @@ use nn::step::StepTrace;
 
 use super::memory::{Block, Frame, Snapshot, State};
 use crate::allocator;
+use crate::blocks::Blocks;
 use crate::ledger::{Request, place, stretch};
 use crate::model::{Model, pattern};
 use crate::runtime::{self, What};
@@ -144,7 +145,7 @@ fn distance(live: &Live, sizes: &BTreeMap<u64, u64>) -> u128 {
 fn moments(model: &Model, traced: &StepTrace, request: &Request<'_>) -> Vec<(String, Live)> {
     let trace = &traced.trace;
     let names = &model.spec.names;
-    let phases = Timeline::of(traced, &request.options, request.sharding, names.list()).phases;
+    let phases = Timeline::of(traced, &request.options, request.sharding, Blocks::of(names)).phases;
     let mut at: BTreeMap<usize, String> = BTreeMap::new();
     let every = (trace.memory.len() / MOMENTS).max(1);
     for (i, phase) in phases.iter().enumerate() {
@@ -165,7 +166,7 @@ fn moments(model: &Model, traced: &StepTrace, request: &Request<'_>) -> Vec<(Str
         let ended = matches!(name.as_str(), "the model is built") || name.starts_with("after");
         at.insert(end, if ended { name } else { format!("at the end of the {name}") });
     }
-    let mut device = Device::new(traced, &request.options, request.sharding, names.list());
+    let mut device = Device::new(traced, &request.options, request.sharding, Blocks::of(names));
     let mut done = 0;
     let mut out = Vec::new();
     for (event, name) in at {

@@ -18,6 +18,7 @@ use super::facts::first;
 use super::judge::Compared;
 use super::row::{Reading, Row};
 use crate::allocator::Process;
+use crate::blocks::Blocks;
 use crate::formulas::{Eval, known};
 use crate::ledger::Ledger;
 use crate::sharding::Sharding;
@@ -107,7 +108,7 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
     let names = &model.spec.names;
     let bytes = if reserved {
         let process = Process { workspace: workspace(row), ..Process::default() };
-        process.reserve(&traced, &options, sharding, names.layers, None).end.peak_reserved
+        process.reserve(&traced, &options, sharding, Blocks::of(names), None).end.peak_reserved
     } else {
         Ledger::of(&traced, &options, sharding, names, Bytes::ZERO).peak_bytes
     };
