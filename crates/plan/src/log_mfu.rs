@@ -1,6 +1,6 @@
 //! The utilization of a logged run: at the median step, without pauses, over all steps.
 
-use units::{Diagnostic, Diagnostics, Flops, Seconds, TokensPerSecond};
+use units::{Diagnostic, Diagnostics, Flops, Mfu, Seconds, TokensPerSecond};
 
 use crate::fleet::Fleet;
 use crate::mfu::{self, Measured};
@@ -72,17 +72,20 @@ impl Request {
             && self.lines.iter().all(|line| line.rate_per_device && line.tokens.is_none());
         let per_device = self.per_device || named;
         let rate = |value: f64| TokensPerSecond::new(value).map_err(|error| Diagnostic::error("", error.to_string()));
-        let at = |value: f64| -> Result<Report, Diagnostics> {
+        let at = |value: f64| -> Result<(Mfu, Report), Diagnostics> {
             let measured = Measured::Tokens { work: work.clone(), rate: rate(value)?, per_device };
-            mfu::Request { measured, fleet: self.fleet.clone() }.report()
+            let answer = mfu::Request { measured, fleet: self.fleet.clone() }.answer();
+            answer.map_err(|problems| self.explained(problems, &steps, value, &work))
         };
-        let mut report =
-            at(speeds.rate_without).map_err(|problems| self.explained(problems, &steps, speeds.rate_without, &work))?;
-        let mfu_of = |report: &Report| report.result.get("mfu").and_then(Value::as_f64).unwrap_or(0.0);
-        let without = mfu_of(&report);
-        // The others are slower: what the first is not refused for, they are not.
+        let (without, mut report) = at(speeds.rate_without)?;
+        let without = without.get();
         let scaled = |rate: f64| without * rate / speeds.rate_without;
         let (median, all) = (scaled(speeds.rate), scaled(speeds.rate_all));
+        // The median of all steps is slower than that without pauses. Their mean need not be, where the steps with the most
+        // tokens are the fastest: it is refused for more than the peak, too.
+        if all > without {
+            at(speeds.rate_all)?;
+        }
 
         let timed = told.timed;
         let step_words = if timed {
@@ -315,7 +318,7 @@ impl Speeds {
         let usual = median_of(&each, &|_| true);
         let pauses: Vec<usize> = (0..steps.len()).filter(|&i| each(&steps[i]) > PAUSE * usual).collect();
         let time = |step: &Step| step.seconds;
-        let (all, kept) = (|_: usize| true, |i: usize| !pauses.contains(&i));
+        let (all, kept) = (|_: usize| true, |i: usize| each(&steps[i]) <= PAUSE * usual);
         let total = steps.iter().map(time).sum::<f64>();
         Self {
             median: median_of(&time, &all),

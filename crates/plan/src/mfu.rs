@@ -57,14 +57,24 @@ struct Line {
     per_token: Option<Flops>,
     rate: FlopPerSecond,
     mfu: Mfu,
+    /// Whether tokens of padding are left out.
+    useful: bool,
 }
 
 impl Request {
     /// Answers it.
     ///
     /// # Errors
-    /// `T0404` for more than the peak, with the likely cause; no time, no work, a device without a rate.
+    /// As [`Request::answer`].
     pub fn report(&self) -> Result<Report, Diagnostics> {
+        self.answer().map(|(_, report)| report)
+    }
+
+    /// Answers it: the utilization under the first convention, and the report that says it.
+    ///
+    /// # Errors
+    /// `T0404` for more than the peak, with the likely cause; no time, no work, a device without a rate.
+    pub fn answer(&self) -> Result<(Mfu, Report), Diagnostics> {
         if self.fleet.devices == 0 {
             return Err(Diagnostic::error("", "nothing runs on no devices").help("--devices 8").into());
         }
@@ -77,7 +87,7 @@ impl Request {
         if first.mfu.is_impossible() {
             return Err(self.impossible(first, total).into());
         }
-        let useful = lines.iter().find(|line| line.name.ends_with("useful tokens")).map(|line| line.mfu);
+        let useful = lines.iter().find(|line| line.useful).map(|line| line.mfu);
         let of = phrase!["of ", total, " (", peak.precision.name(), ", dense) on ", self.fleet.name()];
         let mut report = Report::new("mfu", phrase![first.mfu, " MFU"]).qualified(of);
         if let Some(useful) = useful {
@@ -134,13 +144,13 @@ impl Request {
         if let Measured::Tokens { work, .. } = &self.measured {
             report.warnings.extend(work.warnings.iter().cloned());
         }
-        Ok(report)
+        Ok((first.mfu, report))
     }
 
     fn lines(&self, total: FlopPerSecond) -> Result<Vec<Line>, Diagnostic> {
         let bad = |error: units::RangeError| Diagnostic::error("", error.to_string());
         let line = |name: String, per_token, rate: FlopPerSecond| {
-            Mfu::achieved(rate, total).map(|mfu| Line { name, per_token, rate, mfu }).map_err(bad)
+            Mfu::achieved(rate, total).map(|mfu| Line { name, per_token, rate, mfu, useful: false }).map_err(bad)
         };
         match &self.measured {
             Measured::Tokens { work, rate, per_device } => {
@@ -152,7 +162,7 @@ impl Request {
                 let mut lines = each.collect::<Result<Vec<Line>, _>>()?;
                 if let (Some(share), Some(first)) = (work.useful, lines.first()) {
                     let (name, flop) = (format!("{}, useful tokens", first.name), first.per_token);
-                    lines.push(line(name, flop, first.rate * share)?);
+                    lines.push(Line { useful: true, ..line(name, flop, first.rate * share)? });
                 }
                 Ok(lines)
             }

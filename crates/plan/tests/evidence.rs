@@ -262,6 +262,17 @@ fn a_log_with_pauses() {
     }
 }
 
+/// Every number of the answer is at most the peak: few steps that are too fast hide behind the median, not behind the mean.
+#[test]
+fn a_mean_above_the_peak_is_refused() {
+    let step = |i: usize, tokens: u64, dt: f64| format!("{{\"step\": {i}, \"dt_s\": {dt}, \"tokens\": {tokens}}}\n");
+    let usual: String = (0..3).map(|i| step(i, 61_440, 0.5)).collect();
+    let fast: String = (3..5).map(|i| step(i, 10_000_000, 1.0)).collect();
+    assert!(logged(&usual, 1, false, None).is_ok());
+    let problems = logged(&(usual + &fast), 1, false, None).unwrap_err().to_string();
+    assert!(problems.contains("T0404") && problems.contains("cannot be"), "{problems}");
+}
+
 /// mfu-11: one GPU's tokens over the peak of eight, and those of eight over the peak of one.
 #[test]
 fn whose_tokens() {
