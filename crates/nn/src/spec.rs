@@ -560,6 +560,8 @@ pub struct AttentionSpec {
     pub scale: f64,
     /// Each query sees this many keys.
     pub window: Option<u64>,
+    /// Whether the window begins anew at every multiple of itself, so that a query sees its chunk only (Llama 4).
+    pub chunked: bool,
     /// Scores become `cap * tanh(scores / cap)`.
     pub softcap: Option<f64>,
     /// Whether each head has a learned logit that joins the softmax denominator.

@@ -69,7 +69,8 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
             report.headline.qualifiers.extend(time.headline.qualifiers.iter().skip(1).cloned());
         }
     }
-    report.blocks.push(model_block(model, &traced, &work, request));
+    let kept = Cache::of(&model.spec, Format::bf16(), WIDTH)?;
+    report.blocks.push(model_block(model, &traced, &work, &kept, request));
     report.blocks.push(memory_block(&ledger, &traced, &device, capacity).into());
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
@@ -81,7 +82,6 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.inputs =
         ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
     let flops = StepFlops::of(&traced.trace, &request.options);
-    let kept = Cache::of(&model.spec, Format::bf16(), WIDTH);
     report.result = Value::map()
         .with("fits", fits)
         .with("params", Counts::of(&traced.params).result())
@@ -138,7 +138,7 @@ fn run_time(question: &Question<'_>, work: &Work) -> Result<Option<Report>, Diag
     request.report().map(Some)
 }
 
-fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request<'_>) -> Block {
+fn model_block(model: &Model, traced: &StepTrace, work: &Work, kept: &Cache, request: &Request<'_>) -> Block {
     let counts = Counts::of(&traced.params);
     let spec = &model.spec;
     let mut rows = vec![KeyValue::new("parameters", counts.stored).note(parameter_note(&counts))];
@@ -157,7 +157,6 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, request: &Request
         .map_or(Phrase::default(), |a| phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]);
     let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
-    let kept = Cache::of(spec, Format::bf16(), WIDTH);
     let kv = Bytes(kept.token_bytes(1));
     let windows = spec
         .layers

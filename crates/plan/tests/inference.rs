@@ -231,7 +231,7 @@ fn the_engine_keeps_what_is_predicted() {
         if !spec.continues_from_keys() {
             continue;
         }
-        let mut cache = Cache::of(&spec, Format::find("fp32").unwrap(), 2);
+        let mut cache = Cache::of(&spec, Format::find("fp32").unwrap(), 2).unwrap();
         cache.kinds.retain(|kind| !matches!(kind.kept, Kept::Vector { index: true, .. }));
         for (kind, layer) in cache.kinds.iter_mut().zip(&spec.layers) {
             if let (Kept::Vector { width, .. }, Some(attention)) = (kind.kept, layer.attention()) {
@@ -306,6 +306,22 @@ fn impossible_questions() {
     }
     let learned = preset("gpt2", &[]);
     assert!(request(What::Model(&learned), 4096).report().unwrap_err().to_string().contains("positions"));
+}
+
+/// A state of more bytes than are counted is refused by name, not saturated: heads of 2^30 by 2^30 in 32 of them.
+#[test]
+fn states_beyond_counting_are_refused() {
+    let text = include_bytes!("../../nn/tests/data/tiny/qwen3_next.json");
+    let set = |width: &str| {
+        ["linear_key_head_dim", "linear_value_head_dim"].map(|key| (key.to_owned(), width.to_owned())).to_vec()
+    };
+    let cache = |width: &str| {
+        let model = Model::from_text("tiny", "config.json", text, &set(width), None).unwrap();
+        Cache::of(&model.spec, Format::bf16(), 2)
+    };
+    assert!(cache("64").is_ok());
+    let problem = cache("1073741824").unwrap_err().to_string();
+    assert!(problem.contains("T0305") && problem.contains("bytes of a state"), "{problem}");
 }
 
 /// What the keys of a config say, whatever the family: the cache of one sequence, layer kind by layer kind.
@@ -398,9 +414,13 @@ fn sizes_beyond_counting() {
             asked.report().unwrap();
         }
     }
-    let bare = |total| What::Bare { name: "x".to_owned(), total, active: total, heads: Some([u64::MAX, u64::MAX, 2]) };
-    let asked = Request { room: Room::Memory(Memory::Given(Bytes(u64::MAX))), ..request(bare(Params(u64::MAX)), 2) };
-    asked.report().unwrap();
+    let bare = |heads| {
+        let (name, total) = ("x".to_owned(), Params(u64::MAX));
+        let what = What::Bare { name, total, active: total, heads: Some(heads) };
+        Request { room: Room::Memory(Memory::Given(Bytes(u64::MAX))), ..request(what, 2) }.report()
+    };
+    bare([u64::MAX, 1 << 20, 1 << 19]).unwrap();
+    assert!(bare([1, u64::MAX, 2]).unwrap_err().to_string().contains("T0305"));
 }
 
 /// State-space layers keep the same of every sequence: states of the channels, and three positions of the convolution.
@@ -538,7 +558,7 @@ fn keys_say_what_modules_do() {
         // A config may leave everything to the defaults of its family.
         let Ok(geometry) = plan::inference::geometry::read(&config.unwrap()) else { continue };
         let by_keys = Cache::new(geometry.kept.iter().copied(), geometry.layers, Format::bf16());
-        if by_keys.token_bytes(1) == Cache::of(&model.spec, Format::bf16(), 2).token_bytes(1) {
+        if by_keys.token_bytes(1) == Cache::of(&model.spec, Format::bf16(), 2).unwrap().token_bytes(1) {
             agreed += 1;
         } else {
             differ.push(path.file_stem().unwrap().to_string_lossy().into_owned());

@@ -284,6 +284,7 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
         value_scale: None,
         scale: 1.0 / (s.d as f64).sqrt(),
         window: None,
+        chunked: false,
         softcap: None,
         sinks: false,
         clip_qkv: None,

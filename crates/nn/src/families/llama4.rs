@@ -42,6 +42,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         roped.qk_norm_place = QkNormPlace::Rotated;
     }
     roped.window = chunk;
+    roped.chunked = true;
     let router = RouterSpec { name: "router", scores: Scores::SigmoidOfChosen, ..RouterSpec::default() };
     let shared = SharedSpec { mlp: gated_mlp(f, act, false), name: "shared_expert", gate: None };
     let mut moe = mixture(&counts, act, router, Some(shared));

@@ -2,7 +2,7 @@
 
 use nn::ModelSpec;
 use nn::spec::{AttentionSpec, KvSharing, LayerSpec, Mamba2Spec, Mixer, Projection};
-use units::Bytes;
+use units::{Bytes, Diagnostic};
 
 use crate::phrase;
 use crate::quant::Format;
@@ -10,6 +10,9 @@ use crate::report::{Cell, Phrase};
 
 /// Bytes of an element of the positions that a convolution looks back to, and of a state where nobody says otherwise.
 pub const WIDTH: u64 = 2;
+
+/// Most elements that a layer keeps of a token, or bytes of a state.
+const MOST_ELEMENTS: u64 = 1 << 40;
 
 /// What one layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +87,19 @@ impl LayerCache {
         }
     }
 
+    /// Refuses what is too large to be counted in sums over layers and tokens.
+    ///
+    /// # Errors
+    /// `T0305` for more than 2^40 elements of a token, or bytes of a state.
+    pub fn check(&self) -> Result<(), Diagnostic> {
+        if self.elements() <= MOST_ELEMENTS {
+            return Ok(());
+        }
+        let what = if matches!(self.kept, Kept::State { .. }) { "bytes of a state" } else { "elements of a token" };
+        let message = format!("{} {what} in one layer are more than is counted", self.elements());
+        Err(Diagnostic::error("T0305", message).help("correct the largest of the sizes"))
+    }
+
     /// Tokens of a sequence of `tokens` that it keeps.
     pub fn tokens(&self, tokens: u64) -> u64 {
         match (self.kept, self.reach) {
@@ -91,6 +107,22 @@ impl LayerCache {
             (_, Reach::All) => tokens,
             (_, Reach::Window(most) | Reach::Chunk(most)) => tokens.min(most),
         }
+    }
+
+    /// Most tokens of which a new one reads it.
+    fn most_read(&self) -> u64 {
+        self.tokens(u64::MAX).min(self.reads.unwrap_or(u64::MAX))
+    }
+
+    /// Tokens of which it is read by the chunks of `chunk` tokens behind the first: `chunks` in all, each of which reads
+    /// what those before it left, up to the most that is read.
+    fn reads_of_chunks(&self, chunk: u64, chunks: u64) -> u128 {
+        let (later, most) = (chunks.saturating_sub(1), self.most_read());
+        // Chunks that read all before them; every one behind these reads the most.
+        let whole = most.checked_div(chunk).unwrap_or(u64::MAX).min(later);
+        let [chunk, later, most, whole] = [chunk, later, most, whole].map(u128::from);
+        let growing = (whole * (whole + 1) / 2).saturating_mul(chunk);
+        growing.saturating_add(most.saturating_mul(later - whole))
     }
 
     /// Bytes of the state of a sequence in one layer, on each of `tp` devices.
@@ -158,8 +190,10 @@ impl Cache {
     }
 
     /// What the layers of a model keep, elements of recurrent states in `state` bytes each.
-    pub fn of(spec: &ModelSpec, format: &'static Format, state: u64) -> Self {
-        let chunked = spec.family.starts_with("llama4");
+    ///
+    /// # Errors
+    /// As [`LayerCache::check`].
+    pub fn of(spec: &ModelSpec, format: &'static Format, state: u64) -> Result<Self, Diagnostic> {
         // A block that runs several times keeps what each of its runs makes.
         let once = || (0..spec.layers.len()).collect();
         let order: Vec<usize> = spec.order.clone().unwrap_or_else(once);
@@ -168,10 +202,19 @@ impl Cache {
             .filter_map(|&i| spec.layers.get(i))
             // Keys and values that a block takes from another are kept there.
             .filter(|layer| !layer.attention().is_some_and(|a| matches!(a.sharing, KvSharing::Takes(_))))
-            .flat_map(|layer| layer_caches(layer, spec.hidden_size, state, chunked));
+            .flat_map(|layer| layer_caches(layer, spec.hidden_size, state));
         let mixers = order.iter().filter_map(|&i| spec.layers.get(i)).map(|layer| &layer.mixer);
         let uncounted = mixers.filter(|mixer| state_elements(mixer, spec.hidden_size).is_none()).count() as u64;
-        Self { uncounted, ..Self::new(each, order.len() as u64, format) }
+        Self { uncounted, ..Self::new(each, order.len() as u64, format) }.checked()
+    }
+
+    /// Itself, if every layer can be counted.
+    ///
+    /// # Errors
+    /// As [`LayerCache::check`].
+    pub fn checked(self) -> Result<Self, Diagnostic> {
+        self.kinds.iter().try_for_each(LayerCache::check)?;
+        Ok(self)
     }
 
     /// Bytes of one token in all layers of a kind.
@@ -209,10 +252,21 @@ impl Cache {
     /// Bytes that one new token reads at a context of `tokens`, on each of `tp` devices; states are read and written.
     pub fn read_bytes(&self, tokens: u64, tp: u64) -> u128 {
         let read = |kind: &LayerCache| {
-            let tokens = kind.tokens(tokens).min(kind.reads.unwrap_or(u64::MAX));
+            let tokens = tokens.min(kind.most_read());
             u128::from(self.kind_bytes(kind, tp)) * u128::from(tokens)
         };
         self.kinds.iter().map(read).sum::<u128>() + 2 * u128::from(self.state_bytes(tp))
+    }
+
+    /// Bytes that the chunks of `chunk` tokens of one prompt read of what earlier chunks left, `chunks` of them in all, on
+    /// each of `tp` devices; states are read and written. The sum of [`read_bytes`](Self::read_bytes) at every multiple of
+    /// `chunk` below `chunk * chunks`.
+    pub fn prefill_read_bytes(&self, chunk: u64, chunks: u64, tp: u64) -> u128 {
+        let read = |kind: &LayerCache| {
+            kind.reads_of_chunks(chunk, chunks).saturating_mul(u128::from(self.kind_bytes(kind, tp)))
+        };
+        let states = 2 * u128::from(self.state_bytes(tp)) * u128::from(chunks.saturating_sub(1));
+        self.kinds.iter().map(read).fold(states, u128::saturating_add)
     }
 
     /// The longest sequence whose cache is at most `bytes` on each of `tp` devices; `None` if there is no longest.
@@ -264,16 +318,21 @@ impl Cache {
     }
 }
 
-/// The sum, as large as can be counted.
-fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
-    bytes.fold(0, u64::saturating_add)
+/// The sum, as large as can be counted, which [`LayerCache::check`] refuses.
+fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// The product, as large as can be counted, which [`LayerCache::check`] refuses.
+fn product<const N: usize>(factors: [u64; N]) -> u64 {
+    factors.into_iter().fold(1, u64::saturating_mul)
 }
 
 /// What a layer keeps; nothing if it mixes no positions.
-fn layer_caches(layer: &LayerSpec, h: u64, state: u64, chunked: bool) -> Vec<LayerCache> {
+fn layer_caches(layer: &LayerSpec, h: u64, state: u64) -> Vec<LayerCache> {
     // Attention in both directions reads a text once and keeps nothing.
     let mut all = match layer.attention().filter(|attention| attention.causal) {
-        Some(attention) => attention_caches(attention, chunked),
+        Some(attention) => attention_caches(attention),
         None => Vec::new(),
     };
     if let Some([recurrent, taps]) = state_elements(&layer.mixer, h) {
@@ -283,7 +342,7 @@ fn layer_caches(layer: &LayerSpec, h: u64, state: u64, chunked: bool) -> Vec<Lay
         }
     }
     if let Some(then) = layer.then() {
-        all.extend(layer_caches(then, h, state, chunked));
+        all.extend(layer_caches(then, h, state));
     }
     all
 }
@@ -291,10 +350,11 @@ fn layer_caches(layer: &LayerSpec, h: u64, state: u64, chunked: bool) -> Vec<Lay
 /// Elements of the state of a layer on a stream of width `h`: of its recurrence, and of the positions its convolution looks
 /// back to. `None` if no rule says them.
 fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
-    let with_taps = |state: u64, taps: u64, channels: u64| [state, taps.saturating_sub(1) * channels];
-    let mamba2 = |mamba: &Mamba2Spec| with_taps(mamba.inner() * mamba.state, mamba.conv.taps, mamba.conv_channels());
+    let with_taps = |state: u64, taps: u64, channels: u64| [state, product([taps.saturating_sub(1), channels])];
+    let mamba2 =
+        |mamba: &Mamba2Spec| with_taps(product([mamba.inner(), mamba.state]), mamba.conv.taps, mamba.conv_channels());
     if let Mixer::Mamba(mamba) = mixer {
-        Some(with_taps(mamba.inner * mamba.state, mamba.conv.taps, mamba.inner))
+        Some(with_taps(product([mamba.inner, mamba.state]), mamba.conv.taps, mamba.inner))
     } else if let Mixer::Mamba2(mamba) = mixer {
         Some(mamba2(mamba))
     } else if let Mixer::Parallel(both) = mixer {
@@ -304,18 +364,20 @@ fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
     } else if let Mixer::ShortConv(short) = mixer {
         Some(with_taps(0, short.conv.taps, h))
     } else if let Mixer::Lightning(lightning) = mixer {
-        Some([lightning.heads * lightning.head_dim * lightning.head_dim, 0])
+        Some([product([lightning.heads, lightning.head_dim, lightning.head_dim]), 0])
     } else if let Mixer::Mlstm(m) = mixer {
         // The memory, the sum of keys, and the largest gate of each head.
-        Some([m.key_width * m.value_width / m.heads.max(1) + m.key_width + m.heads, 0])
+        Some([sum([product([m.key_width, m.value_width]) / m.heads.max(1), m.key_width, m.heads]), 0])
     } else if let Mixer::TimeMix(mix) = mixer {
         // Numerator, denominator and largest key, and the stream of the position before for both parts.
-        Some([3 * mix.width, 2 * h])
+        Some([product([3, mix.width]), product([2, h])])
     } else if let Mixer::RgLru(unit) = mixer {
         Some(with_taps(unit.width, unit.conv.taps, unit.width))
     } else if let Mixer::Delta(delta) = mixer {
-        let channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim;
-        Some(with_taps(delta.value_heads * delta.key_dim * delta.value_dim, delta.conv.taps, channels))
+        let keys = product([2, delta.key_heads, delta.key_dim]);
+        let channels = sum([keys, product([delta.value_heads, delta.value_dim])]);
+        let state = product([delta.value_heads, delta.key_dim, delta.value_dim]);
+        Some(with_taps(state, delta.conv.taps, channels))
     } else if matches!(mixer, Mixer::Attention(_) | Mixer::None) {
         Some([0, 0])
     } else {
@@ -323,9 +385,9 @@ fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
     }
 }
 
-fn attention_caches(attention: &AttentionSpec, chunked: bool) -> Vec<LayerCache> {
+fn attention_caches(attention: &AttentionSpec) -> Vec<LayerCache> {
     let reach = match attention.window {
-        Some(most) if chunked => Reach::Chunk(most),
+        Some(most) if attention.chunked => Reach::Chunk(most),
         Some(most) => Reach::Window(most),
         None => Reach::All,
     };
@@ -342,7 +404,38 @@ fn attention_caches(attention: &AttentionSpec, chunked: bool) -> Vec<LayerCache>
 
 fn kept(attention: &AttentionSpec) -> Kept {
     match &attention.projection {
-        Projection::Latent(latent) => Kept::Vector { width: latent.kv_rank + latent.rope_dim, index: false },
+        Projection::Latent(latent) => Kept::Vector { width: sum([latent.kv_rank, latent.rope_dim]), index: false },
         _ => Kept::Heads { kv_heads: attention.kv_heads, key: attention.head_dim, value: attention.value_dim },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chunk by chunk, for every kind of cache.
+    #[test]
+    fn chunks_read_what_those_before_them_left() {
+        let heads = Kept::Heads { kv_heads: 2, key: 3, value: 5 };
+        let index = Kept::Vector { width: 7, index: true };
+        let kinds = [
+            (heads, Reach::All, None),
+            (heads, Reach::Window(10), None),
+            (heads, Reach::Chunk(12), None),
+            (Kept::Vector { width: 11, index: false }, Reach::All, Some(9)),
+            (index, Reach::Window(8), Some(20)),
+            (Kept::State { bytes: 13 }, Reach::All, None),
+        ];
+        let layer = |(kept, reach, reads)| LayerCache { layers: 3, kept, reach, reads };
+        let format = Format::bf16();
+        let each = kinds.iter().map(|kind| Cache::new([layer(*kind)], 3, format));
+        for cache in each.chain([Cache::new(kinds.map(layer), 18, format)]) {
+            for (chunk, chunks) in (1..=13).flat_map(|chunk| (0..=14).map(move |chunks| (chunk, chunks))) {
+                let by_hand = (1..chunks).map(|i| cache.read_bytes(i * chunk, 2)).sum::<u128>();
+                assert_eq!(cache.prefill_read_bytes(chunk, chunks, 2), by_hand, "{cache:?}: {chunks} of {chunk}");
+            }
+            // As many as flags allow, at once.
+            assert!(cache.prefill_read_bytes(1, 1 << 31, 1) > cache.prefill_read_bytes(1 << 4, 1 << 27, 1));
+        }
     }
 }

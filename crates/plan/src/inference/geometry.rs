@@ -55,9 +55,6 @@ impl Kind {
     }
 }
 
-/// Most elements that a layer keeps of a token or of a state.
-const MOST_ELEMENTS: u64 = 1 << 40;
-
 const LISTS: [&str; 4] = ["layer_types", "layers_block_type", "block_types", "hybrid_override_pattern"];
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 
@@ -109,10 +106,7 @@ pub fn read(config: &Config) -> Result<Geometry, Diagnostics> {
     }
     let max_positions = r.opt_size(["max_position_embeddings", "n_positions", "max_seq_len"]);
     let family = config.model_type().unwrap_or_default().to_owned();
-    if let Some(wide) = kept.iter().find(|layer| layer.elements() > MOST_ELEMENTS) {
-        let message = format!("{} elements of a token in one layer are more than is counted", wide.elements());
-        return Err(Diagnostic::error("T0305", message).help("correct the largest size of the config").into());
-    }
+    kept.iter().try_for_each(LayerCache::check)?;
     // Only what is wrong with the keys that were read: the others are for the family.
     let resolved = r.finish()?;
     let assumptions = resolved.assumptions.iter().map(|a| {

@@ -219,8 +219,9 @@ impl Request<'_> {
         let tp = self.tp.value;
         let heads = model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.heads);
         let uneven = heads.into_iter().find(|heads| tp > 0 && !heads.is_multiple_of(tp))?;
-        let fits = |devices: &u64| uneven.is_multiple_of(*devices);
-        let near = (1..tp).rev().find(fits).unwrap_or(1);
+        let pairs = (1..=uneven.isqrt()).filter(|small| uneven.is_multiple_of(*small));
+        let divisors = pairs.flat_map(|small| [small, uneven / small]);
+        let near = divisors.filter(|devices| *devices < tp).max().unwrap_or(1);
         Some(
             Diagnostic::error("T0463", format!("{uneven} query heads cannot be divided evenly over --tp {tp}"))
                 .why("each device computes as many heads as the others")

@@ -164,8 +164,7 @@ impl Roofline<'_> {
         let tp = self.ceilings.tp;
         // Written once; what came before is read by every later chunk.
         let cache = self.cache.map_or(0.0, |cache| {
-            let earlier = (1..chunks).map(|i| cache.read_bytes(i * chunk, tp)).sum::<u128>();
-            (cache.sequence_bytes(tokens, tp) + earlier) as f64
+            cache.sequence_bytes(tokens, tp).saturating_add(cache.prefill_read_bytes(chunk, chunks, tp)) as f64
         });
         self.pass(self.passes.prompt_flop as f64, weights, cache, tokens)
     }

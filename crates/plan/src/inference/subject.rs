@@ -49,7 +49,7 @@ impl Subject {
                         Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"),
                     );
                 }
-                let cache = Cache::of(spec, request.cache.value, request.state.value);
+                let cache = Cache::of(spec, request.cache.value, request.state.value)?;
                 if cache.uncounted > 0 {
                     let message = format!("not modelled: the state of {} layers", cache.uncounted);
                     let hole = Diagnostic::warning("T0302", message);
@@ -98,12 +98,10 @@ impl Subject {
                 let passes = Passes::bare(&weights, request.prompt.value);
                 let cache = heads.map(|[layers, kv_heads, width]| {
                     let kept = Kept::Heads { kv_heads, key: width, value: width };
-                    Cache::new(
-                        [LayerCache { layers, kept, reach: Reach::All, reads: None }],
-                        layers,
-                        request.cache.value,
-                    )
+                    let each = LayerCache { layers, kept, reach: Reach::All, reads: None };
+                    Cache::new([each], layers, request.cache.value).checked()
                 });
+                let cache = cache.transpose()?;
                 let inputs =
                     Value::map().with("name", name.as_str()).with("parameters", *total).with("active", *active);
                 let (assumptions, warnings) = (Vec::new(), Vec::new());
