@@ -1,5 +1,6 @@
 //! Convolution over positions.
 
+use super::written_out;
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::Conv1dSpec;
@@ -55,6 +56,7 @@ impl Conv {
             let norm = weight.mul(&weight)?.sum(&[0, 1], true)?.sqrt()?;
             weight = weight.mul(&f.weight(length)?.div(&norm)?)?;
         }
+        written_out("convolution", "taps", spec.taps)?;
         let mut sum: Option<Tensor> = None;
         for tap in 0..spec.taps {
             let seen = padded.narrow_step(1, tap, o, spec.stride)?; // b o c

@@ -1,6 +1,6 @@
 //! Lightning attention (`MiniMax`), in the blocks in which transformers computes it.
 
-use super::{Linear, Norm, hf};
+use super::{Linear, Norm, hf, written_out};
 use crate::context::Forward;
 use crate::param::{Builder, Init};
 use crate::spec::{LightningSpec, LinearSpec};
@@ -89,6 +89,7 @@ impl Lightning {
             table(&self.decays.pairs)?,
         );
         let low = |t: &Tensor| t.to_dtype(dtype);
+        written_out("lightning_attention", "blocks", s.div_ceil(c.max(1)))?;
         let mut state = f.runtime.no_grad(|| f.runtime.zeros(&[b, a, d, d], dtype))?;
         let mut read = Vec::new();
         for start in (0..s).step_by(usize::try_from(c).unwrap_or(usize::MAX)) {

@@ -1,6 +1,6 @@
 //! Selective state spaces: Mamba, as transformers' own code runs it where no kernel is installed.
 
-use super::{CausalConv, Linear, Norm};
+use super::{CausalConv, Linear, Norm, written_out};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, MambaNorms, MambaSpec, NormSpec};
@@ -53,6 +53,7 @@ impl Mamba {
                 (Parameters::Shared(x, weight, b.param("bias", &[c], ParamKind::Vector, start)?), vec![c])
             }
             Some(heads) => {
+                written_out("selective_scan", "heads", heads)?;
                 let width = c / heads;
                 let x = b.param("x_proj_weight", &[heads, r + 2 * n, width], ParamKind::Matrix, fan_in)?;
                 let dt = b.param("dt_proj_weight", &[heads, width, r], ParamKind::Matrix, Init::FanIn(r))?;

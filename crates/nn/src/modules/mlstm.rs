@@ -1,7 +1,7 @@
 //! A matrix memory with exponential gates (xLSTM): whole chunks at once, the state of all before beside the scores within,
 //! and the rest of a text step by step, as transformers computes them.
 
-use super::{Linear, hf};
+use super::{Linear, hf, written_out};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, MlstmSpec};
@@ -113,6 +113,8 @@ impl Mlstm {
         let mut state = State { memory: zeros(&[b, a, dk, dv])?, keys: zeros(&[b, a, dk, 1])? };
         let mut read = Vec::new();
         let whole = s / chunk * chunk;
+        written_out("mlstm", "chunks", s / chunk)?;
+        written_out("mlstm", "positions behind the last chunk", s - whole)?;
         if whole > 0 {
             let (out, last) = self.chunks(f, &all, (0, whole), chunk, state)?;
             state = last;

@@ -41,6 +41,22 @@ pub mod steps;
 pub mod time_mix;
 pub mod updates;
 
+use tensor::{Error, Result};
+
+/// Most pieces that a module writes out op by op: taps of a convolution, heads with maps of their own, chunks of a text.
+const MOST_PIECES: u64 = 1 << 14;
+
+/// Refuses more pieces than are written out one after another.
+///
+/// # Errors
+/// [`Error::Argument`] that says what there is too much of.
+pub(crate) fn written_out(op: &'static str, what: &str, count: u64) -> Result<()> {
+    if count <= MOST_PIECES {
+        return Ok(());
+    }
+    Err(Error::Argument { op, what: format!("{count} {what} are written out one by one, at most {MOST_PIECES}") })
+}
+
 pub use adapter::Adapter;
 pub use attention::Attention;
 pub use beside::Beside;
