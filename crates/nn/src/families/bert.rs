@@ -201,12 +201,23 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
         BlockForm::PostResidual { m1: named("attention.LayerNorm", &norm), m2: named("full_layer_layer_norm", &norm) };
     let mut layer: LayerSpec = block(attention, plain_mlp(f, act, "ffn", "ffn_output", true), form);
     layer.names = LayerNames { attention: "attention", feed_forward: "" };
-    let blocks = groups.saturating_mul(inner).min(crate::config::MAX_LAYERS);
+    let (blocks, run) = (groups.saturating_mul(inner), s.l.saturating_mul(inner));
+    let most = crate::config::MAX_LAYERS;
+    if blocks.max(run) > most {
+        r.reject(
+            "inner_group_num",
+            format!("{blocks} blocks, of which {run} run"),
+            "a model has at most 1,024 blocks",
+            "--set inner_group_num=1",
+        );
+    }
+    let blocks = blocks.min(most);
     let mut model = tasks::model(&s, embedding, equal(&Sizes { l: blocks, ..s }, layer));
     // Layer i of the file runs all blocks of group i / (layers / groups).
-    let group = |i: u64| (i as f64 / (s.l as f64 / groups as f64)) as u64;
-    let of = |i: u64| (0..inner).map(move |j| (group(i).min(groups.saturating_sub(1)) * inner + j) as usize);
-    model.order = Some((0..s.l).flat_map(of).filter(|&i| i < model.layers.len()).collect());
+    let group = |i: u64| (u128::from(i) * u128::from(groups) / u128::from(s.l.max(1))) as u64;
+    let inner = inner.min(blocks);
+    let of = |i: u64| (0..inner).map(move |j| (group(i) * inner + j).min(blocks.saturating_sub(1)) as usize);
+    model.order = Some((0..s.l).flat_map(of).take(most as usize).collect());
     model.names = ModelNames {
         body: if asked.has_head() { "albert" } else { "" },
         embed: "embeddings.word_embeddings",
