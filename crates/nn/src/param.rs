@@ -2,6 +2,7 @@
 
 use crate::spec::Tuning;
 use std::cell::RefCell;
+use tensor::layout::Layout;
 use tensor::packed::Format;
 use tensor::{DType, Result, Role, Runtime, Tensor};
 
@@ -164,6 +165,8 @@ impl<'a> Builder<'a> {
     /// If the shape is too large to count.
     pub fn packed(&self, name: &str, format: &'static Format, [n, k]: [u64; 2], init: Init) -> Result<Vec<Tensor>> {
         let rt = self.runtime;
+        // Codes are counted in bits: the weight itself must be countable before.
+        Layout::contiguous(&[n, k])?;
         let values = if rt.holds_data() {
             let weight = rt.no_grad(|| self.initial(&[n, k], init, DType::F32)?.to_vec())?;
             format.pack(n, k, &weight)
@@ -244,8 +247,7 @@ impl<'a> Builder<'a> {
 
     fn keep_buffer(&self, name: &str, tensor: Tensor) -> Tensor {
         let tensor = tensor.with_role(Role::Buffer);
-        let path = self.runtime.module_path();
-        self.buffers.borrow_mut().push((format!("{path}.{name}"), tensor.clone()));
+        self.buffers.borrow_mut().push((self.path(name), tensor.clone()));
         tensor
     }
 
