@@ -4,9 +4,7 @@ use crate::context::Forward;
 use crate::modules::{Embedding, Linear, Sequence, Stack};
 use crate::output::Output;
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{
-    AttentionSteps, LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec,
-};
+use crate::spec::{LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec};
 use std::rc::Rc;
 use tensor::{DType, Result, Runtime, Tensor};
 
@@ -142,13 +140,6 @@ impl Model {
         let project_out = (width != h && spec.embedding.projection.is_none())
             .then(|| Linear::new(&b, &LinearSpec::new("project_out", false), h, width, Init::FanIn(h)))
             .transpose()?;
-        if let (Some(layer), Some(count)) = (spec.layers.first(), spec.max_positions)
-            && let Some(attention) = layer.attention()
-            && let (AttentionSteps::GptJ, Some(rotary)) = (attention.steps, &attention.rotary)
-        {
-            let _scope = runtime.scope("rotary_emb");
-            b.buffer("embed_positions", &[count, rotary.dim], dtype)?;
-        }
         for buffer in &spec.buffers {
             for _ in 0..buffer.count {
                 b.buffer(buffer.name, &buffer.shape, buffer.dtype.unwrap_or(dtype))?;
