@@ -82,7 +82,8 @@ pub struct Conv1dSpec {
 impl Conv1dSpec {
     /// Positions that come out where `n` go in.
     pub fn positions(&self, n: u64) -> u64 {
-        (n + 2 * self.padding).checked_sub(self.taps).map_or(0, |rest| rest / self.stride.max(1) + 1)
+        let padded = self.padding.saturating_mul(2).saturating_add(n);
+        padded.checked_sub(self.taps).map_or(0, |rest| rest / self.stride.max(1) + 1)
     }
 }
 
@@ -189,7 +190,7 @@ pub struct LeadingSpec {
 impl SignalSpec {
     /// Positions the stack sees of one.
     pub fn positions(&self) -> u64 {
-        self.pieces.iter().fold(self.len, |n, piece| piece.positions(n)) + self.leading.len() as u64
+        self.pieces.iter().fold(self.len, |n, piece| piece.positions(n)).saturating_add(self.leading.len() as u64)
     }
 }
 
