@@ -4,7 +4,7 @@ use crate::context::Forward;
 use crate::modules::{Embedding, Linear, Sequence, Stack};
 use crate::output::Output;
 use crate::param::{Builder, Init, Param, ParamKind};
-use crate::spec::{LayerSpec, LinearSpec, Mixer, ModelSpec, SignalSpec, SourceSpec, StackSpec, Task, TowerSpec};
+use crate::spec::{LinearSpec, ModelSpec, SourceSpec, StackSpec, TowerSpec};
 use std::rc::Rc;
 use tensor::{DType, Result, Runtime, Tensor};
 
@@ -238,49 +238,5 @@ impl Model {
     /// What makes logits of hidden states.
     pub fn output(&self) -> &Output {
         &self.output
-    }
-}
-
-impl ModelSpec {
-    /// What the first stack reads: the encoder, where there is one.
-    pub fn source(&self) -> &SourceSpec {
-        self.encoder.as_ref().map_or(&self.embedding.source, |encoder| &encoder.embedding.source)
-    }
-
-    /// The numbers that the blocks in front of the head read instead of tokens: then the length of a sequence is theirs.
-    pub fn signal(&self) -> Option<&SignalSpec> {
-        match &self.embedding.source {
-            SourceSpec::Signal(signal) => Some(signal),
-            SourceSpec::Tokens => None,
-        }
-    }
-
-    /// How many blocks run: those that share weights count each time.
-    pub fn depth(&self) -> usize {
-        self.order.as_ref().map_or(self.layers.len(), Vec::len)
-    }
-
-    /// Leaves the first `blocks` of the main stack.
-    pub fn truncate(&mut self, blocks: usize) {
-        match &mut self.order {
-            Some(order) => order.truncate(blocks),
-            None => self.layers.truncate(blocks),
-        }
-    }
-
-    /// Whether it is a language model whose every position predicts the next token of the same text.
-    pub fn predicts_next_token(&self) -> bool {
-        self.task == Task::NextToken && self.encoder.is_none() && self.signal().is_none()
-    }
-
-    /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
-    pub fn continues_from_keys(&self) -> bool {
-        let kept = |layer: &Rc<LayerSpec>| match &layer.mixer {
-            // Weights of keys are made anew of all values: they are in no cache.
-            Mixer::Attention(attention) => attention.keep.is_none(),
-            Mixer::None => true,
-            _ => false,
-        };
-        self.predicts_next_token() && self.layers.iter().all(kept)
     }
 }
