@@ -152,9 +152,7 @@ fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
             model.task = Task::Classes(classes);
             model.head.absent = true;
             let dense = MapSpec::piece("classifier.dense", true, s.h, s.h);
-            let out = |name| {
-                Piece::Linear(MapSpec { kind: crate::ParamKind::Head, ..MapSpec::new(name, true, s.h, classes) })
-            };
+            let out = |name| Piece::Linear(MapSpec::head(name, true, s.h, classes));
             model.head.transform = if style.prefix == "bert" {
                 let mut all = pooler("bert.pooler.dense");
                 all.push(out("classifier"));
@@ -233,7 +231,7 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
             model.task = Task::Classes(classes);
             model.head.absent = true;
             model.head.transform = pooler("albert.pooler");
-            model.head.transform.push(MapSpec::piece("classifier", true, s.h, classes));
+            model.head.transform.push(Piece::Linear(MapSpec::head("classifier", true, s.h, classes)));
         }
         Asked::MaskedTokens | Asked::Other => {
             model.task = Task::OwnToken;

@@ -98,7 +98,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
                 Piece::First,
                 MapSpec::piece("pooler.dense", true, s.h, s.h),
                 Piece::Activation(act),
-                Piece::Linear(MapSpec { kind: ParamKind::Head, ..MapSpec::new("classifier", true, s.h, classes) }),
+                Piece::Linear(MapSpec::head("classifier", true, s.h, classes)),
             ];
         }
     }

@@ -2,7 +2,6 @@
 
 use super::common::{FAMILY, activation, attention, block, equal, named, plain_mlp, sizes_under};
 use super::tasks::{self, Asked};
-use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
     Activation, BlockForm, EmbeddingSpec, HeadSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind,
@@ -81,7 +80,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
                 Piece::First,
                 MapSpec::piece("pre_classifier", true, s.h, s.h),
                 Piece::Activation(Activation::Relu),
-                Piece::Linear(MapSpec { kind: ParamKind::Head, ..MapSpec::new("classifier", true, s.h, classes) }),
+                Piece::Linear(MapSpec::head("classifier", true, s.h, classes)),
             ];
         }
     }

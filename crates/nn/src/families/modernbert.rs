@@ -2,7 +2,6 @@
 
 use super::common::{FAMILY, FREE, activation, attention, block, named, plain_sizes, rotary, sliding};
 use super::tasks::{self, Asked};
-use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
     BlockForm, EmbeddingSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MapSpec, MlpInput, MlpSpec,
@@ -90,7 +89,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             model.task = Task::Classes(classes);
             let pool = r.choice("classifier_pooling", &["cls", "mean"], FAMILY);
             let pool = if pool == "mean" { Piece::Mean } else { Piece::First };
-            let out = MapSpec { kind: ParamKind::Head, ..MapSpec::new("classifier", true, s.h, classes) };
+            let out = MapSpec::head("classifier", true, s.h, classes);
             model.head.transform = std::iter::once(pool).chain(transform).chain([Piece::Linear(out)]).collect();
         }
     }

@@ -3,7 +3,7 @@
 
 use super::common::{FAMILY, FREE, activation, attention, decoder, named, plain_mlp};
 use super::common::{Sizes, intermediate_size};
-use super::experts::{GATE_BUFFER, announce_predictors, counts, groups, mixture};
+use super::experts::{GATE_BUFFER, announce_predictors, counts, groups, mixture, router_extras};
 use super::mamba2::{Keys, gated_norm, state_space};
 use crate::config::{MAX_LAYERS, Reader};
 use crate::spec::{
@@ -123,7 +123,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
 
     let has = |kind| kinds_of.contains(&kind);
     let mut layers = Layers { norm: norm.clone(), all: Vec::new() };
-    let mut unsaid = Vec::new();
+    let (mut unsaid, mut extras) = (Vec::new(), Vec::new());
     if has(Kind::Mamba) {
         unsaid.extend(["mamba_num_heads", "mamba_head_dim", "ssm_state_size"].into_iter().filter(|key| !r.has(key)));
         layers.add(Kind::Mamba, mamba(r, eps).into(), FeedForwardSpec::None);
@@ -140,6 +140,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let predictor = predictor.unwrap_or_else(|| vec![Kind::Attention, Kind::Moe]);
     if has(Kind::Moe) || (predicted > 0 && predictor.contains(&Kind::Moe)) {
         layers.add(Kind::Moe, Mixer::None, FeedForwardSpec::Moe(Box::new(experts(r, &s, act, bias))));
+        router_extras(r, &mut extras);
     }
     let mut attends = attention(&s, false, false);
     attends.out = LinearSpec::new("o_proj", false);
@@ -170,6 +171,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     ]);
     let blocks = kinds_of.iter().filter_map(|kind| layers.get(*kind)).collect();
     let mut model = decoder(r, &s, blocks, norm, tied);
+    model.not_modelled = extras;
     model.names = ModelNames { embed: "embeddings", norm: "norm_f", ..ModelNames::default() };
     if !unsaid.is_empty() {
         model.not_modelled.push(format!(
@@ -220,7 +222,6 @@ fn experts(r: &mut Reader<'_>, s: &Sizes, act: crate::spec::Activation, bias: bo
     let mut moe = mixture(&counts, act, router, Some(SharedSpec { mlp, name: "shared_experts", gate: None }));
     moe.gate = ExpertGate::None;
     moe.latent = r.opt_size("moe_latent_size").map(|width| LatentExperts { width, bias });
-    super::experts::router_extras(r, &mut Vec::new());
     moe
 }
 

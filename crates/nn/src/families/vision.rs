@@ -3,7 +3,6 @@
 use super::bart;
 use super::common::{FAMILY, FREE, Sizes, activation, attention, block, equal, named, plain_mlp, plain_sizes};
 use super::tasks;
-use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
     Activation, BlockForm, EmbeddingSpec, LayerNames, LayerSpec, LeadingSpec, MapSpec, ModelNames, ModelSpec, NormKind,
@@ -147,7 +146,7 @@ pub(super) fn read_vit(r: &mut Reader<'_>) -> ModelSpec {
         model.not_modelled.push(format!("the head: one of {classes} classes stands in its place"));
     }
     model.task = Task::Classes(classes);
-    let out = MapSpec { kind: ParamKind::Head, ..MapSpec::new("classifier", true, s.h, classes) };
+    let out = MapSpec::head("classifier", true, s.h, classes);
     model.head.transform = vec![Piece::First, Piece::Linear(out)];
     model
 }
@@ -335,7 +334,7 @@ pub(super) fn read_siglip(r: &mut Reader<'_>) -> ModelSpec {
         );
     }
     r.known(&["text_config", "vision_config"]);
-    let out = MapSpec { kind: ParamKind::Head, ..MapSpec::new("classifier", true, width, classes) };
+    let out = MapSpec::head("classifier", true, width, classes);
     model.head.transform = vec![Piece::Mean, Piece::Linear(out)];
     model
 }

@@ -2,7 +2,6 @@
 
 use super::common::{FAMILY, FREE, activation, attention, block, equal, named, plain_mlp};
 use super::{bart, tasks, vision};
-use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
     BlockForm, Conv1dSpec, CountedSpec, EmbeddingSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec,
@@ -111,7 +110,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         model.unused.push(CountedSpec::new("masked_spec_embed", &[s.h]));
     }
     if !headless {
-        let head = MapSpec { kind: ParamKind::Head, ..MapSpec::new("lm_head", true, s.h, vocabulary) };
+        let head = MapSpec::head("lm_head", true, s.h, vocabulary);
         model.head.transform = vec![Piece::Linear(head)];
     }
     if r.flag_or("add_adapter", false, FAMILY) {
