@@ -40,6 +40,17 @@ pub(crate) fn statistics(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
+/// Elementwise FLOP of the losses of `rows` rows with `logits` numbers in all, and of their sum. Per logit: max, subtract,
+/// exp, add. Per row: ln, add the maximum back, subtract the target, add to the loss.
+pub(super) fn loss_flops(logits: u128, rows: u128) -> u128 {
+    4 * logits + 4 * rows
+}
+
+/// Elementwise FLOP of their gradients. Per logit: subtract, exp, multiply. Per row: subtract at the target.
+pub(super) fn gradient_flops(logits: u128, rows: u128) -> u128 {
+    3 * logits + rows
+}
+
 impl Rule for CrossEntropy {
     fn name(&self) -> &'static str {
         "cross_entropy"
@@ -52,9 +63,8 @@ impl Rule for CrossEntropy {
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        // Per logit: max, subtract, exp, add. Per row: ln, add the maximum back, subtract the target, add to the loss.
         let (logits, rows) = (u128::from(inputs[0].elements()), u128::from(inputs[1].elements()));
-        elementwise(inputs, outputs, 4 * logits + 4 * rows + self.reduction.divisions())
+        elementwise(inputs, outputs, loss_flops(logits, rows) + self.reduction.divisions())
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
@@ -112,10 +122,10 @@ impl Rule for CrossEntropyBackward {
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        // Per logit: subtract, exp, multiply. Per row: subtract at the target, and add the two gradients.
+        // Per row, the gradients of loss and log-sum-exp are added.
         let (logits, rows) = (u128::from(inputs[0].elements()), u128::from(inputs[1].elements()));
         let mean = if self.loss { self.of.reduction.divisions() } else { 0 };
-        elementwise(inputs, outputs, 3 * logits + (1 + u128::from(self.lse)) * rows + mean)
+        elementwise(inputs, outputs, gradient_flops(logits, rows) + u128::from(self.lse) * rows + mean)
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {

@@ -4,7 +4,7 @@
 //!
 //! Source: Hsu et al., Liger Kernel, arXiv:2410.10989, section 3.2; `fused_linear_cross_entropy_forward` of liger-kernel 0.5.
 
-use super::nll_loss::{IGNORE_INDEX, check_targets, columns, valid};
+use super::nll_loss::{IGNORE_INDEX, Reduction, check_targets, columns, valid};
 use super::{Needs, Op, Out, Outs, Rule, Saves, matmul::MatMul, traffic};
 use crate::apply::{Outputs, apply, apply_reusing};
 use crate::autograd::{Back, Grads};
@@ -13,7 +13,7 @@ use crate::kernel::{Data, Num};
 use crate::layout::Layout;
 use crate::meter::Cost;
 use crate::ops::binary::{Binary, BinaryKind};
-use crate::ops::cross_entropy::statistics;
+use crate::ops::cross_entropy::{gradient_flops, loss_flops, statistics};
 use crate::tensor::{Spec, Tensor};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -75,9 +75,9 @@ impl Rule for LinearCrossEntropy {
         let products = 1 + u128::from(self.dx) + u128::from(self.dw);
         let matmul = products * MatMul::flops(1, n, v, h);
         let (rows, logits) = (u128::from(n), u128::from(n) * u128::from(v));
-        // As cross-entropy and its backward op: 4 per logit and row, and the mean; 3 per logit, 1 per row, and its share.
-        let gradient = if self.dx || self.dw { 3 * logits + rows + 1 } else { 0 };
-        let elementwise = 4 * logits + 4 * rows + 1 + gradient;
+        let mean = Reduction::Mean.divisions();
+        let gradient = if self.dx || self.dw { gradient_flops(logits, rows) + mean } else { 0 };
+        let elementwise = loss_flops(logits, rows) + mean + gradient;
         let size = inputs[0].dtype.size_in_bytes();
         // The gradient of the weight of a chunk is a product of its own before it is added to that of the others.
         let part = if self.dw && n > self.chunk { v * h * size } else { 0 };
