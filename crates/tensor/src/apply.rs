@@ -7,7 +7,7 @@ use crate::cpu::Args;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Array, Counted, Data, Num};
-use crate::meter::{OpEvent, Role};
+use crate::meter::{Cost, OpEvent, Role};
 use crate::ops::{Needs, Op, Out};
 #[cfg(feature = "cpu")]
 use crate::runtime::Kernels;
@@ -106,13 +106,13 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
         });
     }
 
-    meter(runtime, &op, inputs, &specs, &outputs, reused)?;
+    let cost = meter(runtime, &op, inputs, &specs, &outputs, reused)?;
     let is_view = matches!(outs[0], Out::View(..));
     if runtime.holds_data() && runtime.is_counting() {
         runtime.push_count(if is_view { 0 } else { count(&op, inputs, &outs, &outputs)? });
     }
     if runtime.holds_data() && !is_view {
-        compute(runtime, &op, inputs, &outs, &outputs)?;
+        compute(runtime, &op, inputs, &outs, &outputs, cost.matmul)?;
     }
     if let Some(watch) = &watch {
         watch.ends(runtime);
@@ -148,7 +148,7 @@ fn check_in_place(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out]) 
     Ok(())
 }
 
-/// Counts the scratch of the kernel, and records the event if the runtime records.
+/// Counts the scratch of the kernel, and records the event if the runtime records. What the op costs.
 fn meter(
     runtime: &Runtime,
     op: &Op,
@@ -156,7 +156,7 @@ fn meter(
     specs: &[Spec],
     outputs: &Outputs,
     reused: bool,
-) -> Result<()> {
+) -> Result<Cost> {
     let out_specs: SmallVec<[Spec; 2]> = outputs.iter().map(Tensor::spec).collect();
     let cost = op.cost(specs, &out_specs);
     let (module, phase) = (runtime.module(), runtime.phase());
@@ -168,7 +168,7 @@ fn meter(
         meter.workspace(cost.workspace, module, phase);
     }
     if !meter.recording {
-        return Ok(());
+        return Ok(cost);
     }
     meter.trace.ops.push(OpEvent {
         op: op.clone(),
@@ -180,11 +180,18 @@ fn meter(
         copy: op.copy_reason(),
         reused,
     });
-    Ok(())
+    Ok(cost)
 }
 
-/// Runs the fast kernel if there is one, else the plain one.
-fn compute(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
+/// Runs the fast kernel if there is one, else the plain one; `matmul` is what the op costs in products.
+fn compute(
+    runtime: &Runtime,
+    op: &Op,
+    inputs: &[&Tensor],
+    outs: &[Out],
+    outputs: &Outputs,
+    matmul: u128,
+) -> Result<()> {
     #[cfg(feature = "cpu")]
     if runtime.kernels() != Kernels::Plain {
         if let Some(mut args) = Args::borrow(inputs, outs, outputs)
@@ -196,12 +203,10 @@ fn compute(runtime: &Runtime, op: &Op, inputs: &[&Tensor], outs: &[Out], outputs
             let what = "there is no fast kernel for these dtypes and layouts".into();
             return Err(Error::Argument { op: op.name(), what });
         }
-        let inputs: SmallVec<[Spec; 4]> = inputs.iter().map(|t| t.spec()).collect();
-        let outputs: SmallVec<[Spec; 2]> = outputs.iter().map(Tensor::spec).collect();
-        crate::cpu::work::count_plain(op.cost(&inputs, &outputs).matmul);
+        crate::cpu::work::count_plain(matmul);
     }
     #[cfg(not(feature = "cpu"))]
-    let _ = runtime;
+    let _ = (runtime, matmul);
     compute_plainly(op, inputs, outs, outputs)
 }
 
