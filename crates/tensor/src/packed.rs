@@ -273,17 +273,6 @@ impl Format {
         2 + usize::from(self.zeros || matches!(self.scale, Scale::Bytes | Scale::E4m3))
     }
 
-    /// Elementwise FLOP of reading a weight `(n k)`: the scale times each code; a scale that is stored narrow is scaled
-    /// itself, and its mean added.
-    pub fn reading_flops(&self, n: u64, k: u64) -> u128 {
-        let each = match self.scale {
-            Scale::F32 | Scale::F16 | Scale::E8m0 => 0,
-            Scale::E4m3 => 1,
-            Scale::Bytes => 2,
-        };
-        u128::from(n) * u128::from(k) + each * u128::from(self.blocks(n, k))
-    }
-
     fn value(&self, code: u8) -> f32 {
         match self.code {
             Code::Nf4 => NF4[usize::from(code)],

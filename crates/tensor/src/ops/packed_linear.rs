@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::layout::Dims;
 use crate::meter::Cost;
-use crate::packed::{Format, Reader};
+use crate::packed::{Format, Reader, Scale};
 use crate::tensor::{Spec, Tensor};
 use smallvec::{SmallVec, smallvec};
 
@@ -35,6 +35,18 @@ impl PackedLinear {
     /// Width of the input and of the result.
     fn widths(&self) -> (u64, u64) {
         if self.transposed { (self.outputs, self.inputs) } else { (self.inputs, self.outputs) }
+    }
+
+    /// Elementwise FLOP of reading the weight: the scale times each code; a scale that is stored narrow is scaled itself,
+    /// and its mean added.
+    fn reading_flops(&self) -> u128 {
+        let each = match self.format.scale {
+            Scale::F32 | Scale::F16 | Scale::E8m0 => 0,
+            Scale::E4m3 => 1,
+            Scale::Bytes => 2,
+        };
+        let (n, k) = (self.outputs, self.inputs);
+        u128::from(n) * u128::from(k) + each * u128::from(self.format.blocks(n, k))
     }
 }
 
@@ -77,7 +89,7 @@ impl Rule for PackedLinear {
         let (width, result) = self.widths();
         let rows = inputs[0].elements() / width.max(1);
         let flops = MatMul::flops(1, rows, result, width);
-        let elementwise = self.format.reading_flops(self.outputs, self.inputs);
+        let elementwise = self.reading_flops();
         let workspace = self.outputs * self.inputs * inputs[0].dtype.size_in_bytes();
         Cost { matmul: flops, matmul_dense: flops, elementwise, workspace, ..traffic(inputs, outputs) }
     }
