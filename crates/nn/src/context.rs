@@ -126,8 +126,14 @@ pub struct Forward {
     pub fp8: Option<Casts>,
     /// Keys and values of the tokens before, where a text is continued. Fused profile only.
     pub cache: Option<std::rc::Rc<KvCache>>,
-    /// What attention to another stack reads: its outputs, `b s h`.
-    pub memory: Option<Tensor>,
+    /// Outputs of the stack that blocks with attention to another one read, `b t h`.
+    pub encoded: Option<Tensor>,
+    /// Tokens `b s`, where the stack reads them beside the stream.
+    pub tokens: Option<Tensor>,
+    /// Embedded tokens `b s h`, where blocks read them beside the stream.
+    pub embedded: Option<Tensor>,
+    /// An input of the block's own, `b s p`.
+    pub block_input: Option<Tensor>,
     tables: std::rc::Rc<RefCell<Tables>>,
 }
 
@@ -157,7 +163,10 @@ impl Forward {
             compute: None,
             fp8: None,
             cache: None,
-            memory: None,
+            encoded: None,
+            tokens: None,
+            embedded: None,
+            block_input: None,
             tables: std::rc::Rc::default(),
         }
     }
@@ -165,7 +174,28 @@ impl Forward {
     /// The same settings for another stack that runs in this pass, over `seq_len` positions, with tables of its own.
     #[must_use]
     pub fn beside(&self, seq_len: u64) -> Self {
-        Self { seq_len, memory: None, tables: std::rc::Rc::default(), ..self.clone() }
+        Self {
+            seq_len,
+            encoded: None,
+            tokens: None,
+            embedded: None,
+            block_input: None,
+            tables: std::rc::Rc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// What blocks read beside the stream.
+    pub(crate) fn read_by_blocks(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.encoded, &self.embedded, &self.block_input].into_iter().flatten()
+    }
+
+    /// Other tensors in the place of [`Forward::read_by_blocks`], in the same order.
+    pub(crate) fn replace_read_by_blocks(&mut self, tensors: &[Tensor]) {
+        let slots = [&mut self.encoded, &mut self.embedded, &mut self.block_input];
+        for (slot, tensor) in slots.into_iter().flatten().zip(tensors) {
+            slot.clone_from(tensor);
+        }
     }
 
     /// Position of the first token.

@@ -47,8 +47,8 @@ pub fn positions(spec: &ModelSpec, input: &Tensor, labels: Labels<'_>) -> u64 {
 pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head: HeadLoss) -> Result<Tensor> {
     let given = labels.given();
     let (mut f, mut shifted) = (f.clone(), None);
-    if let Some(memory) = model.encode(&f, input)? {
-        f.memory = Some(memory);
+    if let Some(encoded) = model.encode(&f, input)? {
+        f.encoded = Some(encoded);
         shifted = Some(shifted_right(&f, given)?);
     }
     let f = &f;

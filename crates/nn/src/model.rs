@@ -207,7 +207,7 @@ impl Model {
         let body = f.runtime.scope(self.spec.names.body);
         let mut own = f.clone();
         if self.stack.reads_tokens() {
-            own.memory = Some(input.clone());
+            own.tokens = Some(input.clone());
         }
         let f = &own;
         let (x, embedded) = self.embed.forward(f, input)?;

@@ -160,10 +160,10 @@ impl Attention {
     /// # Errors
     /// If shapes do not fit.
     pub fn prepare(&self, f: &Forward, x: &Tensor) -> Result<()> {
-        if let (true, Some(memory)) = (self.crosses, &f.memory) {
+        if let (true, Some(encoded)) = (self.crosses, &f.encoded) {
             let zeros = self.spec.relative.is_some() && f.profile.is_hf() && f.recompute.whole_blocks().is_some();
             if zeros {
-                relative::zeros(f, self.spec.heads, [x.size(1), memory.size(1)], x.dtype())?;
+                relative::zeros(f, self.spec.heads, [x.size(1), encoded.size(1)], x.dtype())?;
             }
             return Ok(());
         }

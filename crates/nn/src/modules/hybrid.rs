@@ -135,7 +135,7 @@ impl Shared {
     }
 
     fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        let embedded = f.memory.as_ref().ok_or(NO_EMBEDDED)?;
+        let embedded = f.embedded.as_ref().ok_or(NO_EMBEDDED)?;
         let inner = self.first.forward(f, &Tensor::cat(&[x, embedded], -1)?)?;
         let (attended, weights) = {
             let _scope = f.runtime.scope("self_attn");

@@ -49,7 +49,7 @@ impl Stack {
         Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, final_norm, streams })
     }
 
-    /// Whether it reads the tokens beside the stream: its pass then has them as [`Forward::memory`].
+    /// Whether it reads the tokens beside the stream: its pass then has them as [`Forward::tokens`].
     pub fn reads_tokens(&self) -> bool {
         self.streams.is_some()
     }
@@ -65,7 +65,7 @@ impl Stack {
         // Some blocks read the embedded tokens beside the stream.
         let mut own = f.clone();
         if self.specs.iter().any(|layer| matches!(layer.mixer, Mixer::Hybrid(_))) {
-            own.memory = Some(x.copy()?);
+            own.embedded = Some(x.copy()?);
         }
         let f = &own;
         if f.profile.is_hf() {
@@ -89,7 +89,7 @@ impl Stack {
             let block = &self.blocks[i];
             let mut own = f.clone();
             if let Some(inputs) = &inputs {
-                own.memory = Some(inputs.select(2, i as u64)?);
+                own.block_input = Some(inputs.select(2, i as u64)?);
             }
             let f = &own;
             let sharing = block.spec().attention().map_or(KvSharing::Own, |attention| attention.sharing);
@@ -100,13 +100,13 @@ impl Stack {
             (x, weights) = if let Some(keep) = keep {
                 let (block, forward) = (block.clone(), f.held(block.spec().attention()));
                 let taken = if let KvSharing::Takes(_) = sharing { Some(f.taken(sharing)?) } else { None };
-                let memory = usize::from(f.memory.is_some());
-                let inputs: Vec<&Tensor> =
-                    std::iter::once(&x).chain(&f.memory).chain(taken.iter().flat_map(|(k, v)| [k, v])).collect();
+                let mut inputs: Vec<&Tensor> = std::iter::once(&x).chain(f.read_by_blocks()).collect();
+                let read = inputs.len();
+                inputs.extend(taken.iter().flat_map(|(k, v)| [k, v]));
                 let region = move |t: &[Tensor]| {
                     let mut forward = forward.clone();
-                    forward.memory = t.get(1).filter(|_| memory > 0).cloned();
-                    if let (KvSharing::Takes(number), [k, v]) = (sharing, &t[1 + memory..]) {
+                    forward.replace_read_by_blocks(&t[1..read]);
+                    if let (KvSharing::Takes(number), [k, v]) = (sharing, &t[read..]) {
                         forward = forward.held(block.spec().attention());
                         forward.give(KvSharing::Gives(number), k, v);
                     }

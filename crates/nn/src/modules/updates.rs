@@ -99,7 +99,7 @@ impl Updates {
     /// # Errors
     /// If the pass has no inputs of blocks, or shapes do not fit.
     pub fn correct(&self, f: &Forward, predicted: &Tensor, activated: &Tensor) -> Result<Tensor> {
-        let input = f.memory.as_ref().ok_or(NO_INPUT)?;
+        let input = f.block_input.as_ref().ok_or(NO_INPUT)?;
         let altup = f.runtime.scope("altup");
         let modalities = self.modalities(f, activated)?;
         let innovation = activated.sub(&self.active(predicted)?)?.unsqueeze(0)?;
@@ -191,7 +191,7 @@ impl Streams {
     /// # Errors
     /// If the pass does not say which tokens there are.
     pub fn inputs(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
-        let tokens = f.memory.as_ref().ok_or(NO_INPUT)?;
+        let tokens = f.tokens.as_ref().ok_or(NO_INPUT)?;
         let p = self.spec.input_width;
         let shape = [x.size(0), x.size(1), self.layers, p];
         let scope = f.runtime.scope("embed_tokens_per_layer");

@@ -145,11 +145,11 @@ impl Attention {
             None => Ok(t),
         };
         let full = matches!(spec.qk_norm, QkNorm::Full(_));
-        let memory = if self.crosses { Some(f.memory.as_ref().ok_or(NO_MEMORY)?) } else { None };
+        let encoded = if self.crosses { Some(f.encoded.as_ref().ok_or(NOT_ENCODED)?) } else { None };
         let project = |map: &Linear, heads: u64, d: u64, norm: Option<&Norm>| -> Result<Tensor> {
             let norm = norm.filter(|_| place == QkNormPlace::Projection);
             // The first map is that of the queries; the others read the other stack, if there is one.
-            let x = if std::ptr::eq(map, q_map) { x } else { memory.unwrap_or(x) };
+            let x = if std::ptr::eq(map, q_map) { x } else { encoded.unwrap_or(x) };
             let t = normed(map.forward(f, x)?, norm.filter(|_| full))?;
             let t = if spec.clip_qkv.is_some() { t } else { t.view(&[b, x.size(1), heads, d])? };
             normed(t, norm.filter(|_| !full))
@@ -272,4 +272,4 @@ impl Attention {
 }
 
 /// A block with attention to another stack runs in a pass that has one.
-const NO_MEMORY: tensor::Error = tensor::Error::Backward("attention to another stack without its outputs");
+const NOT_ENCODED: tensor::Error = tensor::Error::Backward("attention to another stack without its outputs");
