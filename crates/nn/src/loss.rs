@@ -69,12 +69,16 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head
         }
     }
     let logits = model.logits(f, &hidden)?;
+    let narrow = model.spec().head.narrow_loss;
+    let mean = |targets: &Tensor| rows_loss(f, narrow, &logits, targets, Reduction::Mean);
     let loss = match (model.spec().task, labels) {
-        (Task::NextToken, Labels::Tokens(labels)) => next_token_loss(f, &logits, labels),
-        (Task::OwnToken, _) if model.spec().head.narrow_loss => narrow_loss(f, &logits, given),
-        (Task::NextToken | Task::OwnToken, _) => target_loss(f, &logits, given),
-        (Task::Classes(_), _) => class_loss(f, &logits, given),
         (Task::Outputs, _) => output_loss(&logits),
+        (Task::NextToken, Labels::Tokens(labels)) => {
+            // The padded labels live as long as the targets cut from them.
+            let padded = f.runtime.no_grad(|| shifted_left(f, labels))?;
+            mean(&f.runtime.no_grad(|| padded.contiguous())?)
+        }
+        _ => mean(given),
     };
     // Both live until the forward pass is over, as parts of the model's output.
     drop((hidden, logits));
@@ -104,54 +108,32 @@ fn shifted_left(f: &Forward, labels: &Tensor) -> Result<Tensor> {
     Tensor::cat(&[labels, &end], 1)?.narrow(1, 1, s)
 }
 
-/// Mean cross-entropy of `logits` against the tokens shifted by one.
+/// Cross-entropy of rows of logits against a token or a class each; [`IGNORED`] counts for nothing.
 ///
-/// The `hf` profiles follow transformers: labels shifted inside the loss, logits raised to f32, log-softmax, negative
-/// log-likelihood. The fused profile runs one kernel that keeps the logits and one number per row, and writes their
-/// gradient over them.
-///
-/// # Shapes
-/// logits `b s v`, labels `b s` (integers) -> scalar
-pub fn next_token_loss(f: &Forward, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    // The padded labels live as long as the targets cut from them.
-    let padded = f.runtime.no_grad(|| shifted_left(f, labels))?;
-    let targets = f.runtime.no_grad(|| padded.contiguous())?;
-    target_loss(f, logits, &targets)
-}
-
-/// Mean cross-entropy of `logits` against the token each position is to predict; [`IGNORED`] counts for nothing.
+/// The `hf` profiles follow transformers: logits raised to f32, unless they are to stay `narrow` and autocast raises nothing,
+/// log-softmax, negative log-likelihood. The fused profile runs one kernel that keeps the logits and one number per row, and
+/// writes their gradient over them.
 ///
 /// # Shapes
-/// logits `b s v`, targets `b s` (integers, dense) -> scalar
-pub fn target_loss(f: &Forward, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-    let (rows, v) = (targets.elements(), logits.size(2));
-    let targets = f.runtime.no_grad(|| targets.view(&[rows]))?;
-    if f.profile.is_hf() {
-        let wide = logits.to_dtype(DType::F32)?.view(&[rows, v])?;
-        return wide.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean);
-    }
-    logits.view(&[rows, v])?.cross_entropy(&targets, Reduction::Mean)
-}
-
-/// The same, in the reference without raising the logits to f32 first, but for what autocast raises.
-fn narrow_loss(f: &Forward, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-    if !f.profile.is_hf() || f.runtime.autocast_setting().is_some() {
-        return target_loss(f, logits, targets);
-    }
-    let (rows, v) = (targets.elements(), logits.size(2));
-    let targets = f.runtime.no_grad(|| targets.view(&[rows]))?;
-    logits.view(&[rows, v])?.log_softmax(-1)?.nll_loss(&targets, Reduction::Mean)
-}
-
-/// Mean cross-entropy of one row of scores for each sequence against its class.
+/// logits `.. v`, targets `..` (integers, dense) -> scalar
 ///
-/// # Shapes
-/// logits `b n`, classes `b` (integers) -> scalar
-pub fn class_loss(f: &Forward, logits: &Tensor, classes: &Tensor) -> Result<Tensor> {
-    if f.profile.is_hf() {
-        return logits.to_dtype(DType::F32)?.log_softmax(-1)?.nll_loss(classes, Reduction::Mean);
+/// # Errors
+/// If shapes do not fit.
+pub(crate) fn rows_loss(
+    f: &Forward,
+    narrow: bool,
+    logits: &Tensor,
+    targets: &Tensor,
+    reduction: Reduction,
+) -> Result<Tensor> {
+    let shape = [targets.elements(), logits.size(-1)];
+    let targets = f.runtime.no_grad(|| targets.view(&shape[..1]))?;
+    if !f.profile.is_hf() {
+        return logits.view(&shape)?.cross_entropy(&targets, reduction);
     }
-    logits.cross_entropy(classes, Reduction::Mean)
+    let narrow = narrow && f.runtime.autocast_setting().is_none();
+    let raised = if narrow { logits.view(&shape)? } else { logits.to_dtype(DType::F32)?.view(&shape)? };
+    raised.log_softmax(-1)?.nll_loss(&targets, reduction)
 }
 
 /// Sum of all outputs, in f32: what stands for a loss where a model has none.

@@ -1,7 +1,7 @@
 //! What a step minimises, and how the head and the loss run.
 
 use crate::context::Forward;
-use crate::loss::{IGNORED, next_targets};
+use crate::loss::{IGNORED, next_targets, rows_loss};
 use crate::model::Model;
 use std::fmt;
 use std::str::FromStr;
@@ -110,6 +110,7 @@ pub(crate) fn chunked_loss(
     let (rows, h) = (targets.elements(), hidden.size(2));
     let hidden = hidden.view(&[rows, h])?;
     let flat = f.runtime.no_grad(|| targets.view(&[rows]))?;
+    let narrow = model.spec().head.narrow_loss;
     let size = rows.div_ceil(parts.min(rows).max(1)).max(1);
     let mut total: Option<Tensor> = None;
     for start in (0..rows).step_by(size as usize) {
@@ -118,11 +119,7 @@ pub(crate) fn chunked_loss(
         let (output, forward) = (model.output().clone(), f.clone());
         let region = move |x: &[Tensor]| -> Result<Outputs> {
             let logits = output.logits(&forward, &x[0])?;
-            let loss = if forward.profile.is_hf() {
-                logits.to_dtype(DType::F32)?.log_softmax(-1)?.nll_loss(&part, Reduction::Sum)?
-            } else {
-                logits.cross_entropy(&part, Reduction::Sum)?
-            };
+            let loss = rows_loss(&forward, narrow, &logits, &part, Reduction::Sum)?;
             Ok(std::iter::once(loss).collect())
         };
         let loss = checkpoint(&[&x], region)?.remove(0);
@@ -131,14 +128,16 @@ pub(crate) fn chunked_loss(
             None => loss,
         });
     }
-    let count = f.runtime.no_grad(|| {
-        let none = f.runtime.full(&[], IGNORED, DType::I64)?;
-        flat.not_equal(&none)?.to_dtype(DType::F32)?.sum(&[0], false)
-    })?;
+    let count = f.runtime.no_grad(|| counted(f, &flat)?.to_dtype(DType::F32)?.sum(&[0], false))?;
     match total {
         Some(total) => total.div(&count),
         None => f.runtime.zeros(&[], DType::F32),
     }
+}
+
+/// Which targets count: all but [`IGNORED`].
+fn counted(f: &Forward, targets: &Tensor) -> Result<Tensor> {
+    targets.not_equal(&f.runtime.full(&[], IGNORED, DType::I64)?)
 }
 
 /// Log-probability of each sequence: the sum over its tokens.
@@ -149,9 +148,8 @@ fn log_probabilities(f: &Forward, model: &Model, tokens: &Tensor, targets: &Tens
     // The trainer hands logits out in f32 under mixed precision, whatever the model computes in.
     let logits = model.forward(f, tokens)?.to_dtype(DType::F32)?; // b s v
     let (index, mask) = f.runtime.no_grad(|| {
-        let none = f.runtime.full(&[], IGNORED, DType::I64)?;
         let zero = f.runtime.zeros(&[], DType::I64)?;
-        let mask = targets.not_equal(&none)?;
+        let mask = counted(f, targets)?;
         Ok::<_, tensor::Error>((mask.where_cond(targets, &zero)?.unsqueeze(-1)?, mask.to_dtype(DType::F32)?))
     })?;
     let picked = logits.gather(-1, &index)?.squeeze(-1)?; // b s
