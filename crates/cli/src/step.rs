@@ -135,7 +135,7 @@ pub struct StepArgs {
     #[arg(long, value_name = "FORM")]
     pub loss: Option<String>,
     /// Preference optimisation (DPO) of pairs against a frozen copy (model), the model without adapters (base), or stored
-    /// numbers (stored); --batch counts sequences, two to a pair
+    /// numbers (stored); --batch counts pairs
     #[arg(long, value_name = "REFERENCE")]
     pub dpo: Option<String>,
     /// What is kept on the host: activations, optimizer, or both separated by a comma [default: none]

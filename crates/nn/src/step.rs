@@ -142,7 +142,7 @@ impl FromStr for Precision {
 /// What a traced step looks like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepOptions {
-    /// Sequences in a micro-batch.
+    /// Sequences in a micro-batch; of preferences, pairs of them.
     pub batch: u64,
     /// Tokens in a sequence.
     pub seq_len: u64,
@@ -234,9 +234,9 @@ impl StepOptions {
         }
     }
 
-    /// Sequences of a micro-batch: of preferences, which come in pairs, an even number.
+    /// Sequences of a micro-batch.
     pub const fn sequences(&self) -> u64 {
-        if self.objective.preference.is_some() { self.batch.next_multiple_of(2) } else { self.batch }
+        if self.objective.preference.is_some() { self.batch.saturating_mul(2) } else { self.batch }
     }
 
     /// Tokens of all traced steps on one device: micro-batches × sequences × length of each.

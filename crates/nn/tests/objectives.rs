@@ -146,6 +146,19 @@ fn the_head_in_chunks_makes_no_large_logits() {
     }
 }
 
+/// A batch of preferences counts pairs, of which each is two sequences.
+#[test]
+fn a_pair_is_two_sequences() {
+    let spec = spec("llama");
+    let work = |batch, objective| {
+        let options = StepOptions { batch, ..options(Profile::Fused, Precision::Fp32, objective) };
+        let matmul = step::trace(&spec, &options).unwrap().trace.cost(|_| true).matmul;
+        (options.sequences(), options.tokens(), matmul)
+    };
+    let stored = Objective { preference: Some(Reference::Stored), ..Objective::DEFAULT };
+    assert_eq!(work(3, stored), work(6, Objective::DEFAULT));
+}
+
 /// At the start the trained model is its reference: the loss is ln 2, whatever the batch. Then it falls, and only what is
 /// trained has moved.
 #[test]

@@ -257,7 +257,7 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
             .flag("--profile"),
         Assumption::new("multiply_add", "multiply-add", "2 FLOP", Origin::Default)
             .why("elementwise work is counted apart"),
-        Assumption::new("batch", "batch", options.batch, Origin::Default).flag("--batch"),
+        batch_assumption(options),
         seq_len_assumption(options),
     ];
     all.extend(objective_assumption(options));
@@ -267,6 +267,11 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
         all.push(if repeats(options) > 1 { one.why("micro-batches after the third are like it") } else { one });
     }
     all
+}
+
+fn batch_assumption(options: &StepOptions) -> Assumption {
+    let batch = Assumption::new("batch", "batch", options.batch, Origin::Default).flag("--batch");
+    if options.objective.preference.is_some() { batch.why("pairs of sequences") } else { batch }
 }
 
 fn seq_len_assumption(options: &StepOptions) -> Assumption {

@@ -186,20 +186,16 @@ impl Model {
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
     check(spec, options)?;
     let micro = options.grad_accum_steps.min(MICRO_BATCHES);
-    // Preferences come in pairs: a search that asks for one sequence is answered with two.
-    let pairs = if options.objective.preference.is_some() { 2 } else { 1 };
-    let batch = options.batch.next_multiple_of(pairs);
-    let mut traced =
-        step::trace(spec, &StepOptions { grad_accum_steps: micro, batch, ..*options }).map_err(|error| {
-            if let Err(problems) = parameters(spec) {
-                return problems;
-            }
-            if !matches!(error, tensor::Error::TooLarge { .. }) {
-                return Diagnostic::error("T0305", error.to_string()).into();
-            }
-            let help = format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len);
-            Diagnostics::from(uncountable(&error).help(help))
-        })?;
+    let mut traced = step::trace(spec, &StepOptions { grad_accum_steps: micro, ..*options }).map_err(|error| {
+        if let Err(problems) = parameters(spec) {
+            return problems;
+        }
+        if !matches!(error, tensor::Error::TooLarge { .. }) {
+            return Diagnostic::error("T0305", error.to_string()).into();
+        }
+        let help = format!("a smaller --batch (now {}) or --seq-len (now {})", options.batch, options.seq_len);
+        Diagnostics::from(uncountable(&error).help(help))
+    })?;
     // The last one stands for those that are not run: its costs are theirs too, so that all sums are those of the step.
     let times = repeats(options);
     for ops in last_micro_batches(&traced.trace, options) {
@@ -322,7 +318,7 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
                 .help(format!("--seq-len {count}")),
         );
     }
-    let tokens = u128::from(options.batch) * u128::from(options.seq_len) * u128::from(options.grad_accum_steps);
+    let tokens = u128::from(options.sequences()) * u128::from(options.seq_len) * u128::from(options.grad_accum_steps);
     if options.seq_len > MOST_POSITIONS || tokens > MOST_TOKENS {
         problems.push(
             Diagnostic::error("T0306", format!("{tokens} tokens in a step, {} in a sequence", options.seq_len))

@@ -127,7 +127,7 @@ pub fn tokens(spec: &ModelSpec, options: &StepOptions, size: &Printed, segments:
     let chosen = |p: &Product| p.tokens >> p.roundness() <= MOST_ODD || p.what.ends_with("logits");
     out.retain(|p| p.roundness() >= ROUND && chosen(p) || shifted(p));
     let here = |p: &Product| {
-        let of = |len: u64| p.tokens == options.batch.saturating_mul(len);
+        let of = |len: u64| p.tokens == options.sequences().saturating_mul(len);
         of(options.seq_len) || of(options.seq_len.saturating_sub(1))
     };
     rank(&mut out, here);

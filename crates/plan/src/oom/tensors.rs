@@ -189,8 +189,8 @@ fn name(
     let weight = shape.len() == 2 && shape[0] == spec.hidden_size;
     let per_token = !weight
         && rows > 0
-        && rows.is_multiple_of(options.batch.max(1))
-        && rows >= options.batch.saturating_mul(options.seq_len.saturating_sub(1));
+        && rows.is_multiple_of(options.sequences().max(1))
+        && rows >= options.sequences().saturating_mul(options.seq_len.saturating_sub(1));
     match shape.last() {
         Some(last) if *last == spec.vocab_size && per_token => of("logits"),
         Some(last) if *last == spec.vocab_size || shape.first() == Some(&spec.vocab_size) => {
