@@ -299,9 +299,9 @@ impl Training {
     }
 }
 
-/// A frozen copy of a model, in the dtype of what is not trained under mixed precision.
+/// A frozen copy of a model, in the dtype that its products run on.
 fn reference(runtime: &Runtime, spec: &ModelSpec, precision: Precision) -> Result<Model> {
-    let frozen_dtype = Some(precision.copies().unwrap_or(precision.param_dtype()));
+    let frozen_dtype = Some(precision.gathered_dtype());
     let tuning = Tuning { frozen: vec![Pattern::everything()], frozen_dtype, ..Tuning::default() };
     let spec = ModelSpec { tuning, ..spec.clone() };
     let _scope = runtime.scope(REFERENCE);

@@ -85,11 +85,6 @@ pub fn is_null(r: &Reader<'_>, key: &str) -> bool {
     r.config().find(key).is_some_and(|found| found.value.is_null())
 }
 
-/// A size that absence and `null` give the same default.
-pub fn size_or_null(r: &mut Reader<'_>, key: &'static str, default: u64, why: &str) -> u64 {
-    r.size_or(key, default, why)
-}
-
 /// `sliding_window`: `null` and 0 are none, absence is `default`.
 pub fn window(r: &mut Reader<'_>, default: Option<u64>) -> Option<u64> {
     let window = match default {

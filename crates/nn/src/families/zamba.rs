@@ -1,8 +1,6 @@
 //! Zamba and Zamba 2: state spaces in every block, in front of some a Transformer block whose weights all of these share.
 
-use super::common::{
-    FAMILY, FREE, Sizes, activation, attention, decoder, gated_mlp, named, rms, rope_theta, rotary, size_or_null,
-};
+use super::common::{FAMILY, FREE, Sizes, activation, attention, decoder, gated_mlp, named, rms, rope_theta, rotary};
 use super::jamba;
 use super::mamba;
 use super::mamba2::{Keys, expanded, state_space};
@@ -34,13 +32,13 @@ struct Base {
 fn base(r: &mut Reader<'_>) -> Base {
     let (h, l, a) = (r.size("hidden_size"), r.layers("num_hidden_layers"), r.size("num_attention_heads"));
     let v = r.size("vocab_size");
-    let k = size_or_null(r, "num_key_value_heads", a, "equal to num_attention_heads");
+    let k = r.size_or("num_key_value_heads", a, "equal to num_attention_heads");
     r.require_divides(
         Part::new("num_attention_heads", a, "query heads"),
         Part::new("num_key_value_heads", k, "key/value heads"),
         "each key/value head serves an equal number of query heads",
     );
-    let d = size_or_null(r, "attention_head_dim", (2 * h / a).max(1), "2 x hidden_size / num_attention_heads");
+    let d = r.size_or("attention_head_dim", (2 * h / a).max(1), "2 x hidden_size / num_attention_heads");
     if r.opt_size("attention_hidden_size").is_some_and(|width| width != 2 * h) {
         r.reject(
             "attention_hidden_size",
@@ -161,7 +159,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
 pub(super) fn read_zamba2(r: &mut Reader<'_>) -> ModelSpec {
     let mut base = base(r);
     let h = base.s.h;
-    let f = size_or_null(r, "intermediate_size", h.saturating_mul(4), "4 x hidden_size");
+    let f = r.size_or("intermediate_size", h.saturating_mul(4), "4 x hidden_size");
     r.check_product("an MLP weight", &[("hidden_size", h), ("intermediate_size", f)]);
     let act = activation(r, "hidden_act", "gelu");
     if r.flag("use_mem_rope", false) {
