@@ -3,7 +3,8 @@
 use nn::ModelSpec;
 use nn::reading::{self, Read, Reading};
 use nn::spec::{LayerSpec, Projection};
-use tensor::DType;
+use tensor::meter::MemoryChange;
+use tensor::{DType, Role, Trace};
 use units::{BytesPerSecond, Diagnostic, Diagnostics, FlopPerByte, FlopPerSecond, Seconds};
 
 use super::cache::Cache;
@@ -37,7 +38,7 @@ impl Passes {
         // The last chunk sees the most.
         let chunk = chunk.min(prompt);
         let activation_bytes =
-            if chunk == prompt { whole.activation_bytes } else { read(prompt - chunk, chunk)?.activation_bytes };
+            if chunk == prompt { peak(&whole.trace) } else { peak(&read(prompt - chunk, chunk)?.trace) };
         let flop = |read: &Read| read.trace.cost(|_| true).matmul;
         let absorbed: i128 = spec.layers.iter().map(|layer| absorbed(layer, context)).sum();
         Ok(Self {
@@ -68,6 +69,27 @@ fn read(spec: &ModelSpec, reading: &Reading) -> Result<Read, Diagnostics> {
         let problem = Diagnostic::error("T0306", error.to_string());
         problem.help("a smaller --seq-len or --prompt").into()
     })
+}
+
+/// Most bytes that live at the same time while tokens are read, without parameters and buffers, of which the cache is one.
+fn peak(trace: &Trace) -> u64 {
+    let start = trace.marks.iter().find(|mark| mark.name == reading::READ).map_or(0, |mark| mark.memory as usize);
+    let mut live = vec![0_u64; trace.storages.len()];
+    let (mut now, mut most) = (0_u64, 0_u64);
+    for (i, event) in trace.memory.iter().enumerate() {
+        let at = event.storage.0 as usize;
+        now -= std::mem::take(&mut live[at]);
+        if let MemoryChange::Alloc(role) | MemoryChange::Role(role) = event.change
+            && !matches!(role, Role::Parameter | Role::Buffer)
+        {
+            live[at] = trace.storages[at].bytes;
+            now += live[at];
+        }
+        if i >= start {
+            most = most.max(now);
+        }
+    }
+    most
 }
 
 /// What one token costs more where its attention works on compressed keys and values, as engines do, instead of on those of
