@@ -82,13 +82,14 @@ impl ModelSpec {
 
     /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
     pub fn continues_from_keys(&self) -> bool {
-        let kept = |layer: &Rc<LayerSpec>| match &layer.mixer {
-            // Weights of keys are made anew of all values: they are in no cache.
-            Mixer::Attention(attention) => attention.keep.is_none(),
-            Mixer::None => true,
-            _ => false,
-        };
-        self.predicts_next_token() && self.layers.iter().all(kept)
+        let kept = |layer: &Rc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);
+        self.predicts_next_token() && !self.weighs_keys() && self.layers.iter().all(kept)
+    }
+
+    /// Whether some attention weighs its keys by all values before, which are made anew for every token: those weights are in
+    /// no cache (Doge).
+    pub fn weighs_keys(&self) -> bool {
+        self.layers.iter().any(|layer| layer.attention().is_some_and(|attention| attention.keep.is_some()))
     }
 }
 

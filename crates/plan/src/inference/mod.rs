@@ -199,8 +199,7 @@ impl Request<'_> {
     /// A model that does not say one token after another.
     fn check_direction(&self) -> Option<Diagnostic> {
         let What::Model(model) = &self.what else { return None };
-        let weighted = |layer: &std::rc::Rc<nn::spec::LayerSpec>| layer.attention().is_some_and(|a| a.keep.is_some());
-        if model.spec.layers.iter().any(weighted) {
+        if model.spec.weighs_keys() {
             return Some(
                 Diagnostic::error("T0466", format!("`{}` weights its keys by all values before", model.name))
                     .why("what that keeps of the tokens before is not counted"),
