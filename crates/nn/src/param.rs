@@ -1,7 +1,7 @@
 //! Parameters by name, as a model is built.
 
 use crate::spec::Tuning;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use tensor::layout::Layout;
 use tensor::packed::Format;
 use tensor::{DType, Result, Role, Runtime, Tensor};
@@ -45,13 +45,24 @@ pub struct Param {
     pub tied: Vec<String>,
     /// Whether it is trained.
     pub trainable: bool,
+    /// Whether each rank holds all of it where matrices are divided over tensor-parallel ranks.
+    pub replicated: bool,
 }
 
 impl Param {
     /// A parameter that is trained.
     pub fn new(name: impl Into<String>, tensor: Tensor, kind: ParamKind) -> Self {
         let shape = tensor.shape().to_vec();
-        Self { name: name.into(), tensor, shape, constants: 0, kind, tied: Vec::new(), trainable: true }
+        Self {
+            name: name.into(),
+            tensor,
+            shape,
+            constants: 0,
+            kind,
+            tied: Vec::new(),
+            trainable: true,
+            replicated: false,
+        }
     }
 }
 
@@ -92,6 +103,7 @@ pub struct Builder<'a> {
     dtype: DType,
     frozen_dtype: DType,
     tuning: &'a Tuning,
+    replicated: Cell<bool>,
     params: RefCell<Vec<Param>>,
     buffers: RefCell<Vec<(String, Tensor)>>,
 }
@@ -105,7 +117,8 @@ impl<'a> Builder<'a> {
 
     /// A builder of parameters of `dtype`; of those that are frozen, of `frozen_dtype`.
     pub fn tuned(runtime: &'a Runtime, dtype: DType, frozen_dtype: DType, tuning: &'a Tuning) -> Self {
-        Self { runtime, dtype, frozen_dtype, tuning, params: RefCell::default(), buffers: RefCell::default() }
+        let (params, buffers) = (RefCell::default(), RefCell::default());
+        Self { runtime, dtype, frozen_dtype, tuning, replicated: Cell::new(false), params, buffers }
     }
 
     /// What is trained.
@@ -126,6 +139,15 @@ impl<'a> Builder<'a> {
     /// Runtime the model lives on.
     pub fn runtime(&self) -> &'a Runtime {
         self.runtime
+    }
+
+    /// What `make` makes, with parameters that each rank holds whole where matrices are divided over tensor-parallel ranks:
+    /// engines do not divide what is small or feeds a norm.
+    pub fn on_every_rank<T>(&self, make: impl FnOnce() -> T) -> T {
+        let outside = self.replicated.replace(true);
+        let made = make();
+        self.replicated.set(outside);
+        made
     }
 
     /// A parameter named `name` in the current module.
@@ -191,7 +213,8 @@ impl<'a> Builder<'a> {
     }
 
     fn keep(&self, name: &str, tensor: Tensor, shape: &[u64], kind: ParamKind, trainable: bool) {
-        let param = Param { shape: shape.to_vec(), trainable, ..Param::new(self.path(name), tensor, kind) };
+        let replicated = self.replicated.get();
+        let param = Param { shape: shape.to_vec(), trainable, replicated, ..Param::new(self.path(name), tensor, kind) };
         self.params.borrow_mut().push(param);
     }
 

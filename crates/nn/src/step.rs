@@ -199,6 +199,8 @@ pub struct ParamInfo {
     pub tied: Vec<String>,
     /// Whether it is trained.
     pub trainable: bool,
+    /// Whether each rank holds all of it where matrices are divided over tensor-parallel ranks.
+    pub replicated: bool,
     /// Bytes it is stored in, where the precision recipe does not say that: packed, with its constants.
     pub packed_bytes: Option<u64>,
 }
@@ -314,6 +316,7 @@ fn infos(params: &[Param]) -> Vec<ParamInfo> {
             kind: p.kind,
             tied: p.tied.clone(),
             trainable: p.trainable,
+            replicated: p.replicated,
             packed_bytes: (p.constants > 0).then(|| p.tensor.storage().bytes() + p.constants),
         })
         .collect()

@@ -520,6 +520,7 @@ mod tests {
             kind: nn::ParamKind::Vector,
             tied: Vec::new(),
             trainable: true,
+            replicated: false,
             packed_bytes: None,
         };
         let tensors = vec![tensor("embed.weight", 100), tensor("layers.0.w", 7), tensor("layers.1.w", 9)];

@@ -330,6 +330,7 @@ mod tests {
                     kind: ParamKind::Expert { experts: 1, top_k: 1 },
                     tied: Vec::new(),
                     trainable: false,
+                    replicated: false,
                     packed_bytes: None,
                 };
                 let three = ParamInfo { shape: vec![1, shape[0], shape[1]], ..param };
@@ -349,6 +350,7 @@ mod tests {
             kind,
             tied: Vec::new(),
             trainable: true,
+            replicated: false,
             packed_bytes: None,
         };
         let n = 4096 * 11_008;

@@ -30,7 +30,7 @@ pub struct Rank {
     pub experts: u64,
     /// Of other matrices, tables and the head.
     pub matrices: u64,
-    /// What every rank holds: norms, biases, routers.
+    /// What every rank holds: norms, biases, routers, maps into compressed streams.
     pub replicated: u64,
 }
 
@@ -41,7 +41,7 @@ impl Rank {
         for param in params {
             match param.kind {
                 ParamKind::Expert { .. } => rank.experts += param.elements,
-                _ if param.shape.len() < 2 || is_router(param, params) => rank.replicated += param.elements,
+                _ if param.shape.len() < 2 || param.replicated => rank.replicated += param.elements,
                 _ => rank.matrices += param.elements,
             }
         }
@@ -54,20 +54,6 @@ impl Rank {
     pub const fn total(&self) -> u64 {
         self.experts + self.matrices + self.replicated
     }
-}
-
-/// Whether a matrix chooses experts: a row for each, in the module that holds them.
-fn is_router(param: &ParamInfo, params: &[ParamInfo]) -> bool {
-    let parent =
-        |name: &str| name.rsplit_once('.').and_then(|(module, _)| module.rsplit_once('.')).map(|p| p.0.to_owned());
-    let Some(module) = parent(&param.name) else { return false };
-    params.iter().any(|other| match other.kind {
-        ParamKind::Expert { experts, .. } => {
-            let inside = other.name.strip_prefix(&module).is_some_and(|rest| rest.starts_with('.'));
-            inside && param.shape.first() == Some(&experts)
-        }
-        _ => false,
-    })
 }
 
 /// Adds to a report of parameters what one rank holds of them.
@@ -104,7 +90,8 @@ pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagn
     let rows = [
         KeyValue::new("of experts", exact(rank.experts)).note(phrase!["÷ ", split.ep, " × ", split.etp]),
         KeyValue::new("of matrices and tables", exact(rank.matrices)).note(phrase!["÷ ", split.tp]),
-        KeyValue::new("on every rank", exact(rank.replicated)).note("norms, biases and routers"),
+        KeyValue::new("on every rank", exact(rank.replicated))
+            .note("norms, biases, routers, maps into compressed streams"),
         KeyValue::new("one rank", exact(rank.total())),
     ];
     report.blocks.push(Block::key_values("on one rank", rows));

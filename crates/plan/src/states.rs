@@ -245,6 +245,7 @@ mod tests {
             kind,
             tied: Vec::new(),
             trainable: true,
+            replicated: false,
             packed_bytes: None,
         };
         let params = [

@@ -47,19 +47,19 @@ impl Latent {
         let q = match spec.q_rank {
             None => QueryMaps::Direct(map("q_proj", false, h, a * (n + r))?),
             Some(rank) => QueryMaps::Compressed(Box::new((
-                map("q_a_proj", spec.bias, h, rank)?,
+                b.on_every_rank(|| map("q_a_proj", spec.bias, h, rank))?,
                 Norm::new(b, "q_a_layernorm", &spec.norm, &[rank])?,
                 map("q_b_proj", false, rank, a * (n + r))?,
             ))),
         };
         let indexer = match (&spec.indexer, spec.q_rank) {
-            (Some(indexer), Some(rank)) => Some(Indexer::new(b, indexer, spec, rank, h)?),
+            (Some(indexer), Some(rank)) => Some(b.on_every_rank(|| Indexer::new(b, indexer, spec, rank, h))?),
             _ => None,
         };
         Ok(Self {
             indexer,
             q,
-            kv_down: map("kv_a_proj_with_mqa", spec.bias, h, spec.kv_rank + r)?,
+            kv_down: b.on_every_rank(|| map("kv_a_proj_with_mqa", spec.bias, h, spec.kv_rank + r))?,
             kv_norm: Norm::new(b, "kv_a_layernorm", &spec.norm, &[spec.kv_rank])?,
             kv_up: map("kv_b_proj", false, spec.kv_rank, a * (n + attention.value_dim))?,
             spec: spec.clone(),

@@ -74,7 +74,8 @@ impl Moe {
                     let _scope = b.runtime().scope(shared.name);
                     Mlp::new(b, &shared.mlp, h, layers)?
                 };
-                let gate = |name| Linear::new(b, &LinearSpec::new(name, false), h, 1, Init::FanIn(h));
+                let map = |name| Linear::new(b, &LinearSpec::new(name, false), h, 1, Init::FanIn(h));
+                let gate = |name| b.on_every_rank(|| map(name));
                 Some(Shared { name: shared.name, mlp, gate: shared.gate.map(gate).transpose()? })
             }
         };

@@ -49,6 +49,10 @@ impl Router {
     /// # Errors
     /// As [`Router::new`].
     pub fn of(b: &Builder<'_>, spec: &RouterSpec, e: u64, top_k: u64, h: u64) -> Result<Self> {
+        b.on_every_rank(|| Self::build(b, spec, e, top_k, h))
+    }
+
+    fn build(b: &Builder<'_>, spec: &RouterSpec, e: u64, top_k: u64, h: u64) -> Result<Self> {
         let correction = match spec.correction {
             Correction::None => None,
             Correction::Buffer(path) => Some(b.buffer(path, &[e], DType::F32)?),

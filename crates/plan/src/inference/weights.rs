@@ -130,12 +130,7 @@ impl Weights {
 /// Bytes of a parameter on each of `tp` devices: matrices are divided, vectors are not, nor are the maps into compressed
 /// streams and routers.
 fn share(param: &ParamInfo, bytes: u64, tp: u64) -> u64 {
-    let whole = ["_a_proj", "router", "mlp.gate.weight", "wq_b", "wk.weight"];
-    if param.shape.len() < 2 || whole.iter().any(|part| param.name.contains(part)) {
-        bytes
-    } else {
-        bytes.div_ceil(tp.max(1))
-    }
+    if param.shape.len() < 2 || param.replicated { bytes } else { bytes.div_ceil(tp.max(1)) }
 }
 
 /// Elements of key and value projections beyond an even share, on each of `tp` devices that are more than the heads.
