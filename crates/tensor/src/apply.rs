@@ -2,6 +2,7 @@
 
 use crate::autocast::{cast_inputs, widen};
 use crate::autograd;
+use crate::collective::Collective;
 #[cfg(feature = "cpu")]
 use crate::cpu::Args;
 use crate::dtype::DType;
@@ -111,8 +112,12 @@ fn run(runtime: &Runtime, op: Op, inputs: &[&Tensor], reuse: Option<usize>) -> R
     if runtime.holds_data() && runtime.is_counting() {
         runtime.push_count(if is_view { 0 } else { count(&op, inputs, &outs, &outputs)? });
     }
-    if runtime.holds_data() && !is_view {
-        compute(runtime, &op, inputs, &outs, &outputs, cost.matmul)?;
+    if runtime.holds_data() {
+        match op.collective().filter(|collective| !collective.group().is_alone()) {
+            Some(collective) => exchange(runtime, op.name(), collective, inputs, &outs, &outputs)?,
+            None if is_view => {}
+            None => compute(runtime, &op, inputs, &outs, &outputs, cost.matmul)?,
+        }
     }
     if let Some(watch) = &watch {
         watch.ends(runtime);
@@ -220,6 +225,28 @@ fn compute_plainly(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs)
     } else {
         compute_in::<i64>(op, inputs, outs, outputs)
     }
+}
+
+/// Has the other ranks take part.
+fn exchange(
+    runtime: &Runtime,
+    op: &'static str,
+    collective: &dyn Collective,
+    inputs: &[&Tensor],
+    outs: &[Out],
+    outputs: &Outputs,
+) -> Result<()> {
+    let axis = collective.group().axis.name();
+    let peers = runtime.peers().ok_or(Error::NoPeers { op, axis })?;
+    let read = |t: &&Tensor| -> Result<Array<f64>> {
+        Ok(kernel::load::<f64>(&*t.storage.read(op)?, t.dtype, &t.layout, true).to_num())
+    };
+    let result = collective.exchange(&*peers, inputs.first().map(read).transpose()?)?;
+    if let (Some(result), false) = (result, matches!(outs[0], Out::View(..))) {
+        let (tensor, data) = (&outputs[0], kernel::numbers_as_integers(Data::Num(result)));
+        kernel::store(&mut *tensor.storage.write(op)?, tensor.dtype, &tensor.layout, &data);
+    }
+    Ok(())
 }
 
 fn compute_in<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {

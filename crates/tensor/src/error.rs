@@ -134,6 +134,13 @@ pub enum Error {
         /// Op.
         op: &'static str,
     },
+    /// Other ranks take part, and nothing carries data to them.
+    NoPeers {
+        /// Op.
+        op: &'static str,
+        /// Axis along which they are.
+        axis: &'static str,
+    },
     // --- autograd and aliasing
     /// An input wants a gradient and the op has no rule for it.
     NoGradient {
@@ -244,6 +251,10 @@ impl fmt::Display for Error {
                 write!(f, "{op}: {} and {} have no common dtype: cast one of them", a.name(), b.name())
             }
             Self::NoData { op } => write!(f, "{op}: the tensor is on the meta device and holds no data"),
+            Self::NoPeers { op, axis } => write!(
+                f,
+                "{op}: other ranks along {axis} take part, and nothing carries data to them: this device computes one rank"
+            ),
             Self::OtherRuntime { op } => write!(f, "{op}: operands belong to different runtimes"),
             Self::NoGradient { op, input } => write!(
                 f,

@@ -10,6 +10,7 @@ pub mod apply;
 pub mod arena;
 pub mod autocast;
 pub mod autograd;
+pub mod collective;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 pub mod dtype;
@@ -29,6 +30,7 @@ pub mod tensor;
 pub use apply::Outputs;
 pub use autocast::CastLists;
 pub use autograd::{KeepSet, checkpoint, checkpoint_keeping};
+pub use collective::{Axis, Combine, Group, Peers};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use layout::{Dims, Layout};

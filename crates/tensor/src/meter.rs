@@ -31,6 +31,10 @@ pub struct Cost {
     pub written: u64,
     /// Bytes of kernel scratch, live while the op runs.
     pub workspace: u64,
+    /// Bytes handed to other ranks.
+    pub sent: u64,
+    /// Bytes that come from other ranks.
+    pub received: u64,
 }
 
 impl Cost {
@@ -50,6 +54,8 @@ impl std::ops::AddAssign for Cost {
         self.read = self.read.saturating_add(other.read);
         self.written = self.written.saturating_add(other.written);
         self.workspace = self.workspace.max(other.workspace);
+        self.sent = self.sent.saturating_add(other.sent);
+        self.received = self.received.saturating_add(other.received);
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::arena::{Arena, Usage};
 use crate::autocast::Autocast;
 use crate::autograd::{COUNTS, Tape};
+use crate::collective::{Axis, Peers};
 use crate::meter::{Meter, ModuleId, Phase, Role, Trace};
 use crate::rng::{Rng, Stream};
 use crate::storage::Storage;
@@ -75,6 +76,7 @@ struct Inner {
     random_site: Cell<u64>,
     counts: RefCell<Option<Vec<u64>>>,
     watch: RefCell<Option<Rc<dyn OpWatch>>>,
+    peers: RefCell<Option<Rc<dyn Peers>>>,
 }
 
 /// Handle of a running program.
@@ -115,6 +117,7 @@ impl Runtime {
             random_site: Cell::new(0),
             counts: RefCell::new(None),
             watch: RefCell::new(None),
+            peers: RefCell::new(None),
         }))
     }
 
@@ -206,6 +209,20 @@ impl Runtime {
 
     pub(crate) fn op_watch(&self) -> Option<Rc<dyn OpWatch>> {
         self.0.watch.borrow().clone()
+    }
+
+    /// What carries data to the other ranks of the run from now on.
+    pub fn set_peers(&self, peers: Rc<dyn Peers>) {
+        *self.0.peers.borrow_mut() = Some(peers);
+    }
+
+    pub(crate) fn peers(&self) -> Option<Rc<dyn Peers>> {
+        self.0.peers.borrow().clone()
+    }
+
+    /// Place of this rank along an axis; that of the first where there are no others.
+    pub fn place(&self, axis: Axis) -> u64 {
+        self.peers().map_or(0, |peers| peers.place(axis))
     }
 
     /// Gives memory that no tensor uses back to the system, as far as it came in pieces of its own.

@@ -28,6 +28,8 @@ pub enum Class {
     Moves,
     /// Updates of parameters and states.
     Optimizer,
+    /// From and to other ranks.
+    Communication,
 }
 
 impl Class {
@@ -60,7 +62,9 @@ impl Class {
             | Op::NllLoss(_)
             | Op::NllLossBackward(_)
             | Op::CrossEntropy(_)
-            | Op::CrossEntropyBackward(_) => Self::Loss,
+            | Op::CrossEntropyBackward(_)
+            | Op::CrossEntropyShard(_)
+            | Op::CrossEntropyShardBackward(_) => Self::Loss,
             Op::LayerNorm(_) | Op::LayerNormBackward(_) | Op::RmsNorm(_) | Op::RmsNormBackward(_) => Self::Norms,
             Op::Sum(_)
             | Op::Mean(_)
@@ -85,6 +89,14 @@ impl Class {
             | Op::ScaledCast(_)
             | Op::Cat(_)
             | Op::Triangle(_) => Self::Moves,
+            Op::AllReduce(_)
+            | Op::AllGather(_)
+            | Op::ReduceScatter(_)
+            | Op::AllToAll(_)
+            | Op::Broadcast(_)
+            | Op::Send(_)
+            | Op::Recv(_)
+            | Op::Replicate(_) => Self::Communication,
             Op::AdamW(_)
             | Op::AdamW8bit(_)
             | Op::Lion(_)
@@ -125,6 +137,7 @@ impl Class {
             Self::Indexing => "by index",
             Self::Moves => "copies, casts, fills",
             Self::Optimizer => "optimizer",
+            Self::Communication => "communication",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! To add one, write the file and name it in the list below; it does not compile until it answers everything.
 
 use crate::autograd::{Back, Grads};
+use crate::collective::Collective;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
@@ -136,6 +137,11 @@ pub trait Rule: Clone + Debug + PartialEq {
     fn copy_reason(&self) -> Option<CopyReason> {
         None
     }
+
+    /// Set if the op talks to other ranks: its kernel is then what it does where there is no other rank.
+    fn collective(&self) -> Option<&dyn Collective> {
+        None
+    }
 }
 
 /// Reads every input once, writes every output once.
@@ -203,6 +209,11 @@ macro_rules! ops {
             }
             pub(crate) fn copy_reason(&self) -> Option<CopyReason> {
                 match self { $(Self::$variant(op) => op.copy_reason()),* }
+            }
+
+            /// Set if the op talks to other ranks.
+            pub fn collective(&self) -> Option<&dyn Collective> {
+                match self { $(Self::$variant(op) => op.collective()),* }
             }
 
             /// Names of all variants, for tests that look at each.
@@ -341,6 +352,23 @@ ops! {
     cross_entropy { CrossEntropy, CrossEntropyBackward }
     /// The head and cross-entropy in chunks.
     linear_cross_entropy { LinearCrossEntropy }
+    /// Cross-entropy from the logits of a part of the vocabulary.
+    cross_entropy_shard { CrossEntropyShard, CrossEntropyShardBackward }
+    // --- between ranks
+    /// One result of all contributions, everywhere.
+    all_reduce { AllReduce }
+    /// All parts, everywhere.
+    all_gather { AllGather }
+    /// The sum, cut up.
+    reduce_scatter { ReduceScatter }
+    /// A part from everyone for everyone.
+    all_to_all { AllToAll }
+    /// What the first rank has.
+    broadcast { Broadcast }
+    /// To one other rank, or from it.
+    send { Send, Recv }
+    /// Into maps of which each rank has another part.
+    replicate { Replicate }
     // --- from outside
     /// An op with its own cost rule.
     custom { Custom }

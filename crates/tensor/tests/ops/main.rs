@@ -25,6 +25,7 @@ mod refusals;
 mod rows;
 mod rows_fused;
 mod rows_optim;
+mod rows_ranks;
 mod rows_recurrent;
 mod values;
 mod views;

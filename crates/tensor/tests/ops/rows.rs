@@ -34,7 +34,12 @@ fn shape3(g: &mut Inputs) -> [u64; 3] {
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
-    let fused = [crate::rows_fused::rows(), crate::rows_optim::rows(), crate::rows_recurrent::rows()];
+    let fused = [
+        crate::rows_fused::rows(),
+        crate::rows_optim::rows(),
+        crate::rows_recurrent::rows(),
+        crate::rows_ranks::rows(),
+    ];
     let small = [movement(), elementwise(), reductions(), by_index(), contractions()];
     small.into_iter().chain(fused).flatten().collect()
 }
