@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`time`] | how long, at which utilization, for how much |
 //! | [`mfu`] | which utilization a measured speed is |
+//! | [`cluster`] | how long a step of many devices takes |
 //! | [`layout`] | how a run is divided over devices, and what is legal |
 //! | [`log_mfu`], [`step_log`] | the same of the log of a run |
 //! | [`allocator`] | what PyTorch's caching allocator reserves for a step |
@@ -30,6 +31,7 @@
 pub mod allocator;
 pub mod blocks;
 pub mod catalogue;
+pub mod cluster;
 pub mod compare;
 pub mod dtype_report;
 pub mod einsum_report;
