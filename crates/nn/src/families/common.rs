@@ -2,9 +2,8 @@
 
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, AttentionSteps, BlockForm, EmbeddingSpec, FeedForwardSpec, HeadSpec, KvSharing,
-    LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec,
-    Projection, QkNorm, QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec, Task, Tuning,
+    Activation, AttentionSpec, AttentionSteps, BlockForm, FeedForwardSpec, HeadSpec, KvSharing, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelSpec, NamedNorm, NormKind, NormSpec,
+    Projection, QkNorm, QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec,
 };
 use std::rc::Rc;
 
@@ -295,30 +294,23 @@ pub fn attention(s: &Sizes, bias: bool, out_bias: bool) -> AttentionSpec {
 
 /// A gated MLP with Llama's names.
 pub fn gated_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec {
-    MlpSpec {
+    MlpSpec::new(
         intermediate_size,
         act,
-        input: MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("down_proj", bias),
-    }
+        MlpInput::Gated { gate: LinearSpec::new("gate_proj", bias), up: LinearSpec::new("up_proj", bias) },
+        LinearSpec::new("down_proj", bias),
+    )
+}
+
+/// A gated MLP whose first two maps are one.
+pub fn fused_mlp(intermediate_size: u64, act: Activation, bias: bool) -> MlpSpec {
+    let input = MlpInput::GatedFused(LinearSpec::new("gate_up_proj", bias));
+    MlpSpec::new(intermediate_size, act, input, LinearSpec::new("down_proj", bias))
 }
 
 /// A plain MLP under the names of its two maps.
 pub fn plain_mlp(intermediate_size: u64, act: Activation, up: &'static str, down: &'static str, bias: bool) -> MlpSpec {
-    MlpSpec {
-        intermediate_size,
-        act,
-        input: MlpInput::Plain(LinearSpec::new(up, bias)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new(down, bias),
-    }
+    MlpSpec::new(intermediate_size, act, MlpInput::Plain(LinearSpec::new(up, bias)), LinearSpec::new(down, bias))
 }
 
 /// Norms before both branches, under Llama's names.
@@ -333,40 +325,16 @@ pub fn post_norm(norm: &NormSpec) -> BlockForm {
 
 /// A dense block under Llama's names.
 pub fn block(attention: AttentionSpec, mlp: MlpSpec, form: BlockForm) -> LayerSpec {
-    LayerSpec {
-        mixer: attention.into(),
-        feed_forward: FeedForwardSpec::Mlp(mlp),
-        form,
-        names: LayerNames::default(),
-        cross: None,
-        counted: Vec::new(),
-        residual_scale: None,
-        dropout: 0.0,
-    }
+    LayerSpec::new(attention, FeedForwardSpec::Mlp(mlp), form)
 }
 
 /// A model under Llama's names.
 pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: NormSpec, tied: bool) -> ModelSpec {
     ModelSpec {
-        family: String::new(),
-        hidden_size: s.h,
-        vocab_size: s.v,
-        embedding: EmbeddingSpec::default(),
-        layers,
-        order: None,
-        encoder: None,
-        towers: Vec::new(),
         final_norm: Some(norm),
-        unused: Vec::new(),
-        pooler: Vec::new(),
-        task: Task::NextToken,
         head: HeadSpec { tied, ..HeadSpec::default() },
-        names: ModelNames::default(),
         max_positions: r.opt_size("max_position_embeddings"),
-        has_sdpa: true,
-        buffers: Vec::new(),
-        not_modelled: Vec::new(),
-        tuning: Tuning::default(),
+        ..ModelSpec::new(s.h, s.v, layers)
     }
 }
 

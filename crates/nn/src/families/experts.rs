@@ -3,8 +3,7 @@
 use super::common::{FAMILY, FREE, is_null};
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, Correction, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec,
-    LayerNames, LayerSpec, ModelSpec, MoeSpec, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, BlockForm, Correction, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, RouterSpec, SharedSpec,
 };
 use crate::step;
 use std::rc::Rc;
@@ -76,16 +75,7 @@ pub fn mixture(counts: &Counts, act: Activation, router: RouterSpec, shared: Opt
 
 /// A block whose feed-forward part is a mixture, under Llama's names.
 pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerSpec {
-    LayerSpec {
-        mixer: attention.into(),
-        feed_forward: FeedForwardSpec::Moe(Box::new(moe)),
-        form,
-        names: LayerNames::default(),
-        cross: None,
-        counted: Vec::new(),
-        residual_scale: None,
-        dropout: 0.0,
-    }
+    LayerSpec::new(attention, FeedForwardSpec::Moe(Box::new(moe)), form)
 }
 
 /// Layers that are dense where `is_dense` says so.

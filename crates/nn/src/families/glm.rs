@@ -37,16 +37,7 @@ fn model(r: &mut Reader<'_>, form: impl Fn(&NormSpec) -> BlockForm) -> ModelSpec
         ..rotary(dim, rope_theta(r, 10_000.0))
     });
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
-    let mlp = MlpSpec {
-        intermediate_size: f,
-        act,
-        input: MlpInput::GatedFused(LinearSpec::new("gate_up_proj", false)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("down_proj", false),
-    };
+    let mlp = fused_mlp(f, act, false);
     let layer = block(attention, mlp, form(&norm));
     decoder(r, &s, equal(&s, layer), norm, tied)
 }

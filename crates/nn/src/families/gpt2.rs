@@ -5,7 +5,7 @@ use super::common::{activation, attention, named};
 use crate::config::{Part, Reader};
 use crate::spec::{
     BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput,
-    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection, Task, Tuning,
+    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection,
 };
 use std::rc::Rc;
 
@@ -53,28 +53,15 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.dropout = attn;
     attention.narrow_softmax = true;
     let layer = Rc::new(LayerSpec {
-        mixer: attention.into(),
-        feed_forward: FeedForwardSpec::Mlp(MlpSpec {
-            intermediate_size: f,
-            act,
-            input: MlpInput::Plain(conv1d("c_fc")),
-            norm: None,
-            multipliers: None,
-            widened: false,
-            sparsity: None,
-            down: conv1d("c_proj"),
-        }),
-        form: BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },
         names: LayerNames { attention: "attn", feed_forward: "mlp" },
-        cross: None,
-        counted: Vec::new(),
-        residual_scale: None,
         dropout: resid,
+        ..LayerSpec::new(
+            attention,
+            FeedForwardSpec::Mlp(MlpSpec::new(f, act, MlpInput::Plain(conv1d("c_fc")), conv1d("c_proj"))),
+            BlockForm::Sequential { n1: named("ln_1", &norm), n2: named("ln_2", &norm) },
+        )
     });
     ModelSpec {
-        family: String::new(),
-        hidden_size: h,
-        vocab_size: v,
         embedding: EmbeddingSpec {
             positions: Some(PositionTable {
                 count: positions,
@@ -87,20 +74,10 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             dropout: embd,
             ..EmbeddingSpec::default()
         },
-        layers: vec![layer; l as usize],
-        order: None,
-        encoder: None,
-        towers: Vec::new(),
         final_norm: Some(norm),
-        unused: Vec::new(),
-        pooler: Vec::new(),
-        task: Task::NextToken,
         head: HeadSpec { tied, ..HeadSpec::default() },
         names: ModelNames { body: "transformer", embed: "wte", layers: "h", norm: "ln_f", ..ModelNames::default() },
         max_positions: Some(positions),
-        has_sdpa: true,
-        buffers: Vec::new(),
-        not_modelled: Vec::new(),
-        tuning: Tuning::default(),
+        ..ModelSpec::new(h, v, vec![layer; l as usize])
     }
 }

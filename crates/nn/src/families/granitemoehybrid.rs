@@ -28,16 +28,12 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     mamba.conv.act = Some(act);
     let width = r.size_or("shared_intermediate_size", 1024, FAMILY);
     r.check_product("the shared part", &[("shared_intermediate_size", width), ("hidden_size", s.h)]);
-    let shared = MlpSpec {
-        intermediate_size: width,
+    let shared = MlpSpec::new(
+        width,
         act,
-        input: MlpInput::GatedFused(LinearSpec::new("input_linear", false)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("output_linear", false),
-    };
+        MlpInput::GatedFused(LinearSpec::new("input_linear", false)),
+        LinearSpec::new("output_linear", false),
+    );
     let experts = r.count_or("num_local_experts", 8, FAMILY);
     let mut full = if experts > 0 {
         let top_k = r.size_or("num_experts_per_tok", 2, FAMILY);

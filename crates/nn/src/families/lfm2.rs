@@ -31,16 +31,12 @@ fn adjusted(r: &mut Reader<'_>, stated: u64) -> u64 {
 }
 
 fn mlp(f: u64) -> MlpSpec {
-    MlpSpec {
-        intermediate_size: f,
-        act: Activation::Silu,
-        input: MlpInput::Gated { gate: LinearSpec::new("w1", false), up: LinearSpec::new("w3", false) },
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("w2", false),
-    }
+    MlpSpec::new(
+        f,
+        Activation::Silu,
+        MlpInput::Gated { gate: LinearSpec::new("w1", false), up: LinearSpec::new("w3", false) },
+        LinearSpec::new("w2", false),
+    )
 }
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {

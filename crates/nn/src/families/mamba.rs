@@ -69,14 +69,8 @@ pub(super) fn state_space(r: &mut Reader<'_>, h: u64, keys: &Keys, act: &'static
 /// A block that is one state space.
 pub(super) fn layer(mixer: impl Into<Mixer>, norm: &NormSpec, wide: bool) -> LayerSpec {
     LayerSpec {
-        mixer: mixer.into(),
-        feed_forward: FeedForwardSpec::None,
-        cross: None,
-        form: BlockForm::Single { n: named("norm", norm), wide },
         names: LayerNames { attention: "mixer", feed_forward: "mixer" },
-        counted: Vec::new(),
-        residual_scale: None,
-        dropout: 0.0,
+        ..LayerSpec::new(mixer, FeedForwardSpec::None, BlockForm::Single { n: named("norm", norm), wide })
     }
 }
 

@@ -31,16 +31,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
     let turned = |table| RotarySpec { table, precision: RotaryPrecision::WideOperands, ..rotary(s.d, 160_000.0) };
     attention.rotary = Some(turned(0));
-    let mlp = MlpSpec {
-        intermediate_size: f,
-        act,
-        input: MlpInput::GatedFused(LinearSpec::new("Wi", mlp_bias)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("Wo", mlp_bias),
-    };
+    let mlp =
+        MlpSpec::new(f, act, MlpInput::GatedFused(LinearSpec::new("Wi", mlp_bias)), LinearSpec::new("Wo", mlp_bias));
     let layer = |i: usize, slides: bool| -> LayerSpec {
         let mut attention = attention.clone();
         if slides {

@@ -25,16 +25,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.rotary = Some(rotary(s.d, rope_theta(r, 10_000.0)));
     attention.window = window(r, Some(3000));
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
-    let mlp = MlpSpec {
-        intermediate_size: (both / 2).max(1),
-        act,
-        input: MlpInput::GatedFused(map("fc1")),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: map("fc2"),
-    };
+    let mlp = MlpSpec::new((both / 2).max(1), act, MlpInput::GatedFused(map("fc1")), map("fc2"));
     let layer = block(attention, mlp, pre_norm(&norm));
     let mut model = decoder(r, &s, equal(&s, layer), norm, tied);
     model.embedding.extra = 1;

@@ -19,16 +19,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let dim = rotary_dim(r, s.d, 0.5);
     attention.rotary = Some(RotarySpec { join: RotaryJoin::Last, ..rotary(dim, rope_theta(r, 10_000.0)) });
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
-    let mlp = MlpSpec {
-        intermediate_size: f,
-        act,
-        input: MlpInput::Plain(LinearSpec::new("up_proj", mlp_bias)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("down_proj", mlp_bias),
-    };
+    let mlp = plain_mlp(f, act, "up_proj", "down_proj", mlp_bias);
     let layer = block(attention, mlp, pre_norm(&norm));
     decoder(r, &s, equal(&s, layer), norm, tied)
 }

@@ -234,14 +234,8 @@ struct Layers {
 impl Layers {
     fn add(&mut self, kind: Kind, mixer: Mixer, feed_forward: FeedForwardSpec) {
         let layer = LayerSpec {
-            mixer,
-            feed_forward,
-            cross: None,
-            form: BlockForm::Single { n: named("norm", &self.norm), wide: false },
             names: LayerNames { attention: "mixer", feed_forward: "mixer" },
-            counted: Vec::new(),
-            residual_scale: None,
-            dropout: 0.0,
+            ..LayerSpec::new(mixer, feed_forward, BlockForm::Single { n: named("norm", &self.norm), wide: false })
         };
         self.all.push((kind, Rc::new(layer)));
     }

@@ -30,16 +30,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.out = conv1d("c_proj");
     attention.narrow_softmax = true;
     attention.dropout = r.float_or("attn_pdrop", 0.1, FAMILY);
-    let mlp = MlpSpec {
-        intermediate_size: f,
-        act,
-        input: MlpInput::Plain(conv1d("c_fc")),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: conv1d("c_proj"),
-    };
+    let mlp = MlpSpec::new(f, act, MlpInput::Plain(conv1d("c_fc")), conv1d("c_proj"));
     let form = BlockForm::PostResidual { m1: named("ln_1", &norm), m2: named("ln_2", &norm) };
     let mut layer = block(attention, mlp, form);
     layer.names = LayerNames { attention: "attn", feed_forward: "mlp" };

@@ -20,16 +20,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.rotary = Some(RotarySpec { join: RotaryJoin::Each, ..rotary(dim, rope_theta(r, 10_000.0)) });
     attention.window = window(r, None);
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
-    let mlp = MlpSpec {
-        intermediate_size: f,
-        act,
-        input: MlpInput::GatedFused(LinearSpec::new("gate_up_proj", false)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("down_proj", false),
-    };
+    let mlp = fused_mlp(f, act, false);
     let mut layer = block(attention, mlp, pre_norm(&norm));
     layer.dropout = r.float_or("resid_pdrop", 0.0, FAMILY);
     decoder(r, &s, equal(&s, layer), norm, tied)

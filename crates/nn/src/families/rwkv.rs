@@ -18,14 +18,12 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     // Weights are rescaled for inference in f16 alone.
     r.known(&["rescale_every", "context_length"]);
     let layer = LayerSpec {
-        mixer: Mixer::TimeMix(TimeMixSpec { width }),
-        feed_forward: FeedForwardSpec::ChannelMix(f),
-        cross: None,
-        form: BlockForm::Sequential { n1: named("ln1", &norm), n2: named("ln2", &norm) },
         names: LayerNames { attention: "attention", feed_forward: "feed_forward" },
-        counted: Vec::new(),
-        residual_scale: None,
-        dropout: 0.0,
+        ..LayerSpec::new(
+            Mixer::TimeMix(TimeMixSpec { width }),
+            FeedForwardSpec::ChannelMix(f),
+            BlockForm::Sequential { n1: named("ln1", &norm), n2: named("ln2", &norm) },
+        )
     };
     let s = Sizes { h, l, a: 1, k: 1, d: 1, v };
     let last = NormSpec { eps: 1e-5, ..norm.clone() };

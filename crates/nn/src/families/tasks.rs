@@ -3,8 +3,8 @@
 use super::common::{FAMILY, Sizes};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, EmbeddingSpec, HeadSpec, LayerSpec, MapSpec, ModelNames, ModelSpec, NamedNorm, NormSpec, Piece,
-    Sequence, Task, Tuning,
+    Activation, EmbeddingSpec, HeadSpec, LayerSpec, MapSpec, ModelSpec, NamedNorm, NormSpec, Piece,
+    Sequence, Task,
 };
 use std::rc::Rc;
 
@@ -90,25 +90,11 @@ pub fn refuse_decoder(r: &mut Reader<'_>) {
 pub fn model(s: &Sizes, embedding: EmbeddingSpec, layers: Vec<Rc<LayerSpec>>) -> ModelSpec {
     let max_positions = embedding.positions.as_ref().map(|p| p.count);
     ModelSpec {
-        family: String::new(),
-        hidden_size: s.h,
-        vocab_size: s.v,
         embedding,
-        layers,
-        order: None,
-        encoder: None,
-        towers: Vec::new(),
-        final_norm: None,
-        unused: Vec::new(),
-        pooler: Vec::new(),
         task: Task::Outputs,
         head: HeadSpec { absent: true, ..HeadSpec::default() },
-        names: ModelNames::default(),
         max_positions,
-        has_sdpa: true,
-        buffers: Vec::new(),
-        not_modelled: Vec::new(),
-        tuning: Tuning::default(),
+        ..ModelSpec::new(s.h, s.v, layers)
     }
 }
 

@@ -55,14 +55,12 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     mlp.input = MlpInput::Gated { gate: map("proj_up_gate"), up: map("proj_up") };
     mlp.down = map("proj_down");
     let layer = LayerSpec {
-        mixer: Mixer::Mlstm(Box::new(spec)),
-        feed_forward: FeedForwardSpec::Mlp(mlp),
-        cross: None,
-        form: BlockForm::Sequential { n1: named("norm_mlstm", &norm), n2: named("norm_ffn", &norm) },
         names: LayerNames { attention: "mlstm_layer", feed_forward: "ffn" },
-        counted: Vec::new(),
-        residual_scale: None,
-        dropout: 0.0,
+        ..LayerSpec::new(
+            Mixer::Mlstm(Box::new(spec)),
+            FeedForwardSpec::Mlp(mlp),
+            BlockForm::Sequential { n1: named("norm_mlstm", &norm), n2: named("norm_ffn", &norm) },
+        )
     };
     let s = Sizes { h, l, a, k: a, d: 1, v };
     let mut model = decoder(r, &s, equal(&s, layer), norm, false);

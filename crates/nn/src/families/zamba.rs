@@ -94,14 +94,12 @@ impl Base {
     ) -> ModelSpec {
         let (name, mlp, branches) = shared;
         let plain = LayerSpec {
-            mixer: mamba.clone(),
-            feed_forward: FeedForwardSpec::None,
-            cross: None,
-            form: BlockForm::Single { n: named("input_layernorm", &self.norm), wide: false },
             names: LayerNames { attention: "mamba", feed_forward: "" },
-            counted: Vec::new(),
-            residual_scale: None,
-            dropout: 0.0,
+            ..LayerSpec::new(
+                mamba.clone(),
+                FeedForwardSpec::None,
+                BlockForm::Single { n: named("input_layernorm", &self.norm), wide: false },
+            )
         };
         let plain = Rc::new(plain);
         let count = hybrids.iter().filter(|hybrid| **hybrid).count() as u64;
@@ -191,16 +189,7 @@ pub(super) fn read_zamba2(r: &mut Reader<'_>) -> ModelSpec {
     let mut mamba = state_space(r, &KEYS, inner, &["mamba_headdim"], 1e-5);
     mamba.conv.bias = true;
     mamba.limits[0] = r.float_or("time_step_min", 0.001, FREE);
-    let mlp = MlpSpec {
-        intermediate_size: f,
-        act,
-        input: MlpInput::GatedFused(LinearSpec::new("gate_up_proj", bias)),
-        norm: None,
-        multipliers: None,
-        widened: false,
-        sparsity: None,
-        down: LinearSpec::new("down_proj", bias),
-    };
+    let mlp = fused_mlp(f, act, bias);
     // Of 54 blocks the seventh, then every sixth to the 43rd, the 48th and the 52nd.
     let default = |i: u64| ((6..=42).contains(&i) && i.is_multiple_of(6)) || i == 47 || i == 51;
     let hybrids = hybrids(r, base.s.l, default);

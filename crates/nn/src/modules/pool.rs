@@ -40,16 +40,12 @@ impl AttentionPool {
             (maps, out)
         };
         let norm = Norm::named(b, &spec.norm, h)?;
-        let mlp = MlpSpec {
-            intermediate_size: spec.intermediate_size,
-            act: spec.act,
-            input: MlpInput::Plain(LinearSpec::new("fc1", true)),
-            down: LinearSpec::new("fc2", true),
-            norm: None,
-            multipliers: None,
-            widened: false,
-            sparsity: None,
-        };
+        let mlp = MlpSpec::new(
+            spec.intermediate_size,
+            spec.act,
+            MlpInput::Plain(LinearSpec::new("fc1", true)),
+            LinearSpec::new("fc2", true),
+        );
         let _scope = b.runtime().scope("mlp");
         Ok(Self { spec: spec.clone(), probe, maps, out, norm, mlp: Mlp::new(b, &mlp, h, 1)? })
     }

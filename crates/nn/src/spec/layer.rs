@@ -29,6 +29,20 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// A block of two parts under Llama's names.
+    pub fn new(mixer: impl Into<Mixer>, feed_forward: FeedForwardSpec, form: BlockForm) -> Self {
+        Self {
+            mixer: mixer.into(),
+            feed_forward,
+            form,
+            names: LayerNames::default(),
+            cross: None,
+            counted: Vec::new(),
+            residual_scale: None,
+            dropout: 0.0,
+        }
+    }
+
     /// Its attention, if positions are mixed by one.
     pub fn attention(&self) -> Option<&AttentionSpec> {
         self.mixer.attention()

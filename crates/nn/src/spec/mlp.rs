@@ -39,6 +39,13 @@ pub struct MlpSpec {
     pub down: LinearSpec,
 }
 
+impl MlpSpec {
+    /// The maps and the activation, nothing more.
+    pub fn new(intermediate_size: u64, act: Activation, input: MlpInput, down: LinearSpec) -> Self {
+        Self { intermediate_size, act, input, norm: None, multipliers: None, widened: false, sparsity: None, down }
+    }
+}
+
 /// Input side of an MLP.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MlpInput {

@@ -49,6 +49,31 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// A language model under Llama's names, without a norm before its head.
+    pub fn new(hidden_size: u64, vocab_size: u64, layers: Vec<Rc<LayerSpec>>) -> Self {
+        Self {
+            family: String::new(),
+            hidden_size,
+            vocab_size,
+            embedding: EmbeddingSpec::default(),
+            layers,
+            order: None,
+            encoder: None,
+            towers: Vec::new(),
+            final_norm: None,
+            unused: Vec::new(),
+            pooler: Vec::new(),
+            task: Task::default(),
+            head: HeadSpec::default(),
+            names: ModelNames::default(),
+            max_positions: None,
+            has_sdpa: true,
+            buffers: Vec::new(),
+            not_modelled: Vec::new(),
+            tuning: Tuning::default(),
+        }
+    }
+
     /// What the first stack reads: the encoder, where there is one.
     pub fn source(&self) -> &SourceSpec {
         self.encoder.as_ref().map_or(&self.embedding.source, |encoder| &encoder.embedding.source)
