@@ -83,6 +83,18 @@ impl Reader<'_> {
         self.fail(key, error);
     }
 
+    /// Requires that each of the `words` listed under `key` is one of those `known`.
+    pub fn require_words(&mut self, key: &str, words: &[String], known: &[&str]) {
+        if let Some(other) = words.iter().find(|word| !known.contains(&word.as_str())) {
+            self.reject(
+                key,
+                format!("`{key}` has \"{other}\", which this family does not have"),
+                "what such a layer costs cannot be said",
+                &format!("known: {}", known.join(", ")),
+            );
+        }
+    }
+
     /// Warns that `key` is there but not, or not fully, accounted for, and what that does to the result.
     pub fn not_applied(&mut self, key: &str, message: impl Into<String>, effect: &str, help: &str) {
         let mut warning = Diagnostic::warning("T0117", message).effect(effect).help(help);

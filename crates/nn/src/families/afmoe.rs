@@ -5,11 +5,11 @@ use super::common::{
     FAMILY, FREE, activation, attention, decoder, gated_mlp, intermediate_size, named, rope_theta, rotary, sizes_or,
     sliding, window,
 };
-use super::experts::{counts, mixture, router_extras, sparse};
+use super::experts::{counts, mixture, router_extras, shared_experts, sparse};
 use crate::config::Reader;
 use crate::spec::{
     BlockForm, Correction, FeedForwardSpec, LayerSpec, LinearSpec, ModelSpec, NormKind, NormSpec, QkNorm, RouterSpec,
-    Scores, SharedSpec,
+    Scores,
 };
 use std::rc::Rc;
 
@@ -30,11 +30,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let f = r.size_or("moe_intermediate_size", 1408, FAMILY);
     let counts = counts(r, s.h, ("num_experts", experts), top_k, ("moe_intermediate_size", f));
     let shared = r.count_or("num_shared_experts", 2, FAMILY);
-    let width = r.check_product(
-        "the inner width of the shared experts",
-        &[("moe_intermediate_size", counts.f), ("num_shared_experts", shared)],
-    );
     let act = activation(r, "hidden_act", "silu");
+    let all = (shared > 0).then(|| shared_experts(r, &counts, ("num_shared_experts", shared), act, false));
     let norm = NormSpec { kind: NormKind::RmsWeightInF32, eps: r.float_or("rms_norm_eps", 1e-5, FREE) };
     let bias = r.flag("attention_bias", false);
     let tied = r.flag("tie_word_embeddings", false);
@@ -62,9 +59,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         scale: Some(r.float_or("route_scale", 1.0, FREE)),
         ..RouterSpec::default()
     };
-    let shared =
-        (shared > 0).then(|| SharedSpec { mlp: gated_mlp(width, act, false), name: "shared_experts", gate: None });
-    let moe = mixture(&counts, act, router, shared);
+    let moe = mixture(&counts, act, router, all);
     let first = r.count_or("num_dense_layers", 1, FAMILY);
 
     // Four kinds of layers at most, each described once.

@@ -2,8 +2,9 @@
 
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, AttentionSteps, BlockForm, FeedForwardSpec, HeadSpec, KvSharing, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelSpec, NamedNorm, NormKind, NormSpec,
-    Projection, QkNorm, QkNormPlace, RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec,
+    Activation, AttentionSpec, AttentionSteps, BlockForm, FeedForwardSpec, HeadSpec, KvSharing, LayerSpec, LinearSpec,
+    MlpInput, MlpSpec, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm, QkNormPlace, RotaryForm,
+    RotaryJoin, RotaryPrecision, RotarySpec,
 };
 use std::rc::Rc;
 
@@ -98,20 +99,25 @@ pub fn float_or_off(r: &mut Reader<'_>, key: &str, default: f64) -> Option<f64> 
     if is_null(r, key) { r.opt_float(key) } else { Some(r.float_or(key, default, FAMILY)) }
 }
 
+/// Which of `l` layers are called one of `yes` in the list under `keys`, the others being called one of `no`; `None` where
+/// there is no such list.
+pub fn layers_called(
+    r: &mut Reader<'_>,
+    keys: &[&'static str],
+    l: u64,
+    yes: &[&str],
+    no: &[&str],
+) -> Option<Vec<bool>> {
+    let words = r.texts(keys)?;
+    r.require_len(keys[0], words.len(), "num_hidden_layers", l);
+    r.require_words(keys[0], &words, &[yes, no].concat());
+    Some((0..l).map(|i| words.get(i as usize).is_some_and(|word| yes.contains(&word.as_str()))).collect())
+}
+
 /// Which layers slide: by `layer_types`, or by the family's pattern where that is absent.
 pub fn sliding(r: &mut Reader<'_>, l: u64, pattern: impl Fn(u64) -> bool) -> Vec<bool> {
-    let Some(types) = r.texts("layer_types") else { return (0..l).map(pattern).collect() };
-    r.require_len("layer_types", types.len(), "num_hidden_layers", l);
-    if let Some(other) = types.iter().find(|t| !matches!(t.as_str(), "full_attention" | "sliding_attention")) {
-        r.reject(
-            "layer_types",
-            format!("`layer_types` has \"{other}\", which this family does not have"),
-            "what such a layer costs cannot be said",
-            "known: full_attention, sliding_attention",
-        );
-    }
-    let slides = |i: u64| types.get(i as usize).is_some_and(|t| t == "sliding_attention");
-    (0..l).map(slides).collect()
+    let listed = layers_called(r, &["layer_types"], l, &["sliding_attention"], &["full_attention"]);
+    listed.unwrap_or_else(|| (0..l).map(pattern).collect())
 }
 
 /// Layers of two kinds, each kind described once.

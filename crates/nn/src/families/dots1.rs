@@ -4,9 +4,9 @@ use super::common::{
     FAMILY, FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
     rope_theta, rotary, sizes_or, sliding, window,
 };
-use super::experts::{GATE_BUFFER, counts, groups, mixture, router_extras, sparse};
+use super::experts::{corrected_router, counts, mixture, router_extras, shared_experts, sparse};
 use crate::config::Reader;
-use crate::spec::{LayerSpec, ModelSpec, QkNorm, RouterSpec, Scores, SharedSpec};
+use crate::spec::{LayerSpec, ModelSpec, QkNorm};
 use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -30,23 +30,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let first_window = r.count_or("max_window_layers", 62, FAMILY);
     let slides = sliding(r, s.l, |i| window.is_some() && i >= first_window);
 
-    let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
-    let router = RouterSpec {
-        name: "gate",
-        scores: Scores::Sigmoid,
-        f32_map: true,
-        correction: GATE_BUFFER,
-        groups: Some(groups(r, &counts, count, kept)),
-        normalise: r.flag("norm_topk_prob", false),
-        scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),
-        ..RouterSpec::default()
-    };
+    let router = corrected_router(r, &counts, false);
     let shared = r.size("n_shared_experts");
-    let width = r.check_product(
-        "the inner width of the shared experts",
-        &[("moe_intermediate_size", counts.f), ("n_shared_experts", shared)],
-    );
-    let shared = SharedSpec { mlp: gated_mlp(width, act, false), name: "shared_experts", gate: None };
+    let shared = shared_experts(r, &counts, ("n_shared_experts", shared), act, false);
     let moe = mixture(&counts, act, router, Some(shared));
     let first = r.count_or("first_k_dense_replace", 0, FAMILY);
 

@@ -1,9 +1,10 @@
 //! What families with experts read alike.
 
-use super::common::{FAMILY, FREE, is_null};
+use super::common::{FAMILY, FREE, gated_mlp, is_null, layers_called};
 use crate::config::{Names, Part, Reader};
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, Correction, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, BlockForm, Correction, ExpertGate, ExpertGroups, ExpertLayout, FeedForwardSpec,
+    LayerSpec, ModelSpec, MoeSpec, RouterSpec, Scores, SharedSpec,
 };
 use crate::step;
 use std::rc::Rc;
@@ -23,21 +24,12 @@ pub const GATE_BUFFER: Correction = Correction::Buffer("gate.e_score_correction_
 
 /// Which layers are dense: the first so many, or as `mlp_layer_types` lists them.
 pub fn dense_layers(r: &mut Reader<'_>, l: u64, default: u64) -> Vec<bool> {
-    let Some(types) = r.texts("mlp_layer_types") else {
-        let first = r.count_or("first_k_dense_replace", default, FAMILY);
-        return (0..l).map(|i| i < first).collect();
-    };
-    r.known(&["first_k_dense_replace"]);
-    r.require_len("mlp_layer_types", types.len(), "num_hidden_layers", l);
-    if let Some(other) = types.iter().find(|t| !matches!(t.as_str(), "dense" | "sparse")) {
-        r.reject(
-            "mlp_layer_types",
-            format!("`mlp_layer_types` has \"{other}\", which this family does not have"),
-            "what such a layer costs cannot be said",
-            "known: dense, sparse",
-        );
+    if let Some(listed) = layers_called(r, &["mlp_layer_types"], l, &["dense"], &["sparse"]) {
+        r.known(&["first_k_dense_replace"]);
+        return listed;
     }
-    (0..l).map(|i| types.get(i as usize).is_some_and(|t| t == "dense")).collect()
+    let first = r.count_or("first_k_dense_replace", default, FAMILY);
+    (0..l).map(|i| i < first).collect()
 }
 
 /// Checks that the numbers of a mixture fit together.
@@ -101,6 +93,35 @@ pub fn groups(r: &mut Reader<'_>, counts: &Counts, count: u64, kept: u64) -> Exp
         );
     }
     ExpertGroups { count: count.max(1), kept: kept.min(count) }
+}
+
+/// The router of DeepSeek-V3 and its descendants: sigmoid scores, a bias that corrects who is chosen, groups. Weights are
+/// normalised as `norm_topk_prob` says, or else as the family does.
+pub fn corrected_router(r: &mut Reader<'_>, counts: &Counts, normalise: bool) -> RouterSpec {
+    let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
+    RouterSpec {
+        name: "gate",
+        scores: Scores::Sigmoid,
+        f32_map: true,
+        correction: GATE_BUFFER,
+        groups: Some(groups(r, counts, count, kept)),
+        normalise: r.flag("norm_topk_prob", normalise),
+        scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),
+        ..RouterSpec::default()
+    }
+}
+
+/// Experts that every token uses, as one gated MLP of `count` times their width.
+pub fn shared_experts(
+    r: &mut Reader<'_>,
+    counts: &Counts,
+    (key, count): (&str, u64),
+    act: Activation,
+    bias: bool,
+) -> SharedSpec {
+    let sizes = [("moe_intermediate_size", counts.f), (key, count)];
+    let width = r.check_product("the inner width of the shared experts", &sizes);
+    SharedSpec { mlp: gated_mlp(width, act, bias), name: "shared_experts", gate: None }
 }
 
 /// Loss terms and noise of a router that are read for their effect on cost.

@@ -1,11 +1,11 @@
 //! GLM-4 dense: half of each head rotated in neighbours, gate and up in one map; `glm4` adds norms after each branch.
 
 use super::common::{
-    FREE, activation, attention, block, decoder, equal, intermediate_size, named, pre_norm, rms, rope_theta, rotary,
-    rotary_dim, sizes_or,
+    FREE, activation, attention, block, decoder, equal, fused_mlp, intermediate_size, named, pre_norm, rms, rope_theta,
+    rotary, rotary_dim, sizes_or,
 };
 use crate::config::Reader;
-use crate::spec::{BlockForm, LinearSpec, MlpInput, MlpSpec, ModelSpec, NormSpec, RotaryJoin, RotarySpec};
+use crate::spec::{BlockForm, ModelSpec, NormSpec, RotaryJoin, RotarySpec};
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     model(r, pre_norm)

@@ -4,9 +4,11 @@ use super::common::{
     FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
     rotary, rotary_dim, sizes_or,
 };
-use super::experts::{GATE_BUFFER, counts, extra_predictors, groups, mixed, mixture, router_extras, sparse};
+use super::experts::{
+    corrected_router, counts, extra_predictors, mixed, mixture, router_extras, shared_experts, sparse,
+};
 use crate::config::Reader;
-use crate::spec::{LinearSpec, ModelSpec, QkNorm, QkNormPlace, RotaryJoin, RotarySpec, RouterSpec, Scores, SharedSpec};
+use crate::spec::{LinearSpec, ModelSpec, QkNorm, QkNormPlace, RotaryJoin, RotarySpec};
 use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -31,23 +33,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     attention.rotary = Some(RotarySpec { join: RotaryJoin::Last, ..rotary(rotated, rope_theta(r, 10_000.0)) });
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
 
-    let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
-    let router = RouterSpec {
-        name: "gate",
-        scores: Scores::Sigmoid,
-        f32_map: true,
-        correction: GATE_BUFFER,
-        groups: Some(groups(r, &counts, count, kept)),
-        normalise: r.flag("norm_topk_prob", true),
-        scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),
-        ..RouterSpec::default()
-    };
+    let router = corrected_router(r, &counts, true);
     let shared = r.size_or("n_shared_experts", 1, FAMILY);
-    let width = r.check_product(
-        "the inner width of the shared experts",
-        &[("moe_intermediate_size", counts.f), ("n_shared_experts", shared)],
-    );
-    let shared = SharedSpec { mlp: gated_mlp(width, act, false), name: "shared_experts", gate: None };
+    let shared = shared_experts(r, &counts, ("n_shared_experts", shared), act, false);
     let first = r.count_or("first_k_dense_replace", 1, FAMILY);
     let dense = block(attention.clone(), gated_mlp(dense_width, act, false), pre_norm(&norm));
     let sparse = sparse(attention, mixture(&counts, act, router, Some(shared)), pre_norm(&norm));

@@ -87,14 +87,7 @@ fn local_layers(r: &mut Reader<'_>, l: u64) -> Vec<bool> {
             "give as many kinds as `num_layers`",
         );
     }
-    if let Some(other) = kinds.iter().find(|k| *k != "global" && *k != "local") {
-        r.reject(
-            "attention_types",
-            format!("`attention_types` has \"{other}\""),
-            "what such a layer costs cannot be said",
-            "known: global, local",
-        );
-    }
+    r.require_words("attention_types", &kinds, &["global", "local"]);
     let mut local: Vec<bool> = kinds.iter().map(|k| k == "local").collect();
     local.resize(usize::try_from(l).unwrap_or_default(), false);
     local

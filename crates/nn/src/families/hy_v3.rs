@@ -4,9 +4,9 @@ use super::common::{
     FAMILY, FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
     rope_theta, rotary, sizes_or,
 };
-use super::experts::{counts, dense_layers, extra_predictors, mixture, router_extras, sparse};
+use super::experts::{counts, dense_layers, extra_predictors, mixture, router_extras, shared_experts, sparse};
 use crate::config::Reader;
-use crate::spec::{Correction, ModelSpec, QkNorm, QkNormPlace, RouterSpec, Scores, SharedSpec};
+use crate::spec::{Correction, ModelSpec, QkNorm, QkNormPlace, RouterSpec, Scores};
 use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -17,10 +17,6 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let f = r.size_or("moe_intermediate_size", 1536, FAMILY);
     let counts = counts(r, s.h, ("num_experts", experts), top_k, ("moe_intermediate_size", f));
     let shared = r.size_or("num_shared_experts", 1, FAMILY);
-    let width = r.check_product(
-        "the inner width of the shared experts",
-        &[("moe_intermediate_size", counts.f), ("num_shared_experts", shared)],
-    );
     let act = activation(r, "hidden_act", "silu");
     let norm = rms(r.float_or("rms_norm_eps", 1e-5, FREE));
     let bias = r.flag("attention_bias", false);
@@ -42,7 +38,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         scale: Some(r.float_or("router_scaling_factor", 2.826, FREE)),
         ..RouterSpec::default()
     };
-    let shared = SharedSpec { mlp: gated_mlp(width, act, mlp_bias), name: "shared_experts", gate: None };
+    let shared = shared_experts(r, &counts, ("num_shared_experts", shared), act, mlp_bias);
     let is_dense = dense_layers(r, s.l, 1);
     let dense = block(attention.clone(), gated_mlp(dense_width, act, mlp_bias), pre_norm(&norm));
     let sparse = sparse(attention, mixture(&counts, act, router, Some(shared)), pre_norm(&norm));

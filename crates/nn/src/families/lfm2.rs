@@ -1,7 +1,8 @@
 //! LFM 2: gated short convolutions in most blocks, attention in some; dense or with mixtures.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, intermediate_size, named, rms, rope_theta, rotary, sizes_or,
+    FAMILY, FREE, activation, attention, block, decoder, intermediate_size, layers_called, named, rms, rope_theta,
+    rotary, sizes_or,
 };
 use super::experts::{counts, mixture, router_extras, sparse};
 use crate::config::Reader;
@@ -124,17 +125,8 @@ fn model(r: &mut Reader<'_>, routes: bool) -> ModelSpec {
 
 /// Which blocks have attention: by `layer_types`, or the indices that are listed; without either all.
 fn kinds(r: &mut Reader<'_>, l: u64, indices: bool) -> Vec<bool> {
-    if let Some(types) = r.texts("layer_types") {
-        r.require_len("layer_types", types.len(), "num_hidden_layers", l);
-        if let Some(other) = types.iter().find(|t| !matches!(t.as_str(), "full_attention" | "conv")) {
-            r.reject(
-                "layer_types",
-                format!("`layer_types` has \"{other}\", which this family does not have"),
-                "what such a layer costs cannot be said",
-                "known: full_attention, conv",
-            );
-        }
-        return (0..l).map(|i| types.get(i as usize).is_some_and(|t| t == "full_attention")).collect();
+    if let Some(listed) = layers_called(r, &["layer_types"], l, &["full_attention"], &["conv"]) {
+        return listed;
     }
     match r.counts("full_attn_idxs").filter(|_| indices) {
         Some(listed) => (0..l).map(|i| listed.contains(&i)).collect(),

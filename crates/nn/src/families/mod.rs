@@ -290,8 +290,7 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
     // The type of a wrapper says which parts there are, even those whose keys the file leaves out.
     let wrapper = config.wrapper_model_type().unwrap_or_default();
-    towers::attach(&mut reader, wrapper, &mut spec);
-    let counted = towers::knows(wrapper);
+    let counted = towers::attach(&mut reader, wrapper, &mut spec);
     let uncounted = config.not_counted().iter().filter(|part| !(counted && *part == "vision_config")).cloned();
     let uncounted = uncounted.collect();
     let resolved = reader.finish()?;

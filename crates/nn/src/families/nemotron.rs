@@ -1,11 +1,11 @@
 //! Nemotron and Minitron: layer norms whose weight counts from one, `relu2` in a plain MLP, half of each head rotated.
 
 use super::common::{
-    FREE, activation, attention, block, decoder, equal, intermediate_size, pre_norm, rope_theta, rotary, rotary_dim,
-    sizes,
+    FREE, activation, attention, block, decoder, equal, intermediate_size, plain_mlp, pre_norm, rope_theta, rotary,
+    rotary_dim, sizes,
 };
 use crate::config::Reader;
-use crate::spec::{LinearSpec, MlpInput, MlpSpec, ModelSpec, NormKind, NormSpec, RotaryJoin, RotarySpec};
+use crate::spec::{ModelSpec, NormKind, NormSpec, RotaryJoin, RotarySpec};
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);

@@ -3,12 +3,12 @@
 
 use super::common::{FAMILY, FREE, activation, attention, decoder, named, plain_mlp};
 use super::common::{Sizes, intermediate_size};
-use super::experts::{GATE_BUFFER, announce_predictors, counts, groups, mixture, router_extras};
+use super::experts::{announce_predictors, corrected_router, counts, mixture, router_extras};
 use super::mamba2::{Keys, gated_norm, state_space};
 use crate::config::{MAX_LAYERS, Reader};
 use crate::spec::{
     BlockForm, ExpertGate, FeedForwardSpec, LatentExperts, LayerNames, LayerSpec, LinearSpec, Mamba2Spec, Mixer,
-    ModelNames, ModelSpec, MoeSpec, NormKind, NormSpec, RouterSpec, Scores, SharedSpec,
+    ModelNames, ModelSpec, MoeSpec, NormKind, NormSpec, SharedSpec,
 };
 use std::rc::Rc;
 
@@ -204,17 +204,7 @@ fn experts(r: &mut Reader<'_>, s: &Sizes, act: crate::spec::Activation, bias: bo
     let top_k = r.size_or("num_experts_per_tok", 2, FAMILY);
     let f = r.size_or("moe_intermediate_size", 7688, FAMILY);
     let counts = counts(r, s.h, ("n_routed_experts", experts), top_k, ("moe_intermediate_size", f));
-    let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
-    let router = RouterSpec {
-        name: "gate",
-        scores: Scores::Sigmoid,
-        f32_map: true,
-        correction: GATE_BUFFER,
-        groups: Some(groups(r, &counts, count, kept)),
-        normalise: r.flag("norm_topk_prob", true),
-        scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),
-        ..RouterSpec::default()
-    };
+    let router = corrected_router(r, &counts, true);
     let width = r.size_or("moe_shared_expert_intermediate_size", 7688, FAMILY);
     // One wide MLP, whatever their number.
     r.known(&["n_shared_experts"]);

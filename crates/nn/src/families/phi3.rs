@@ -1,11 +1,11 @@
 //! Phi-3 and Phi-4: one map for queries, keys and values, one for gate and up.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, equal, intermediate_size, pre_norm, rms, rope_theta, rotary,
-    rotary_dim, sizes, window,
+    FAMILY, FREE, activation, attention, block, decoder, equal, fused_mlp, intermediate_size, pre_norm, rms,
+    rope_theta, rotary, rotary_dim, sizes, window,
 };
 use crate::config::Reader;
-use crate::spec::{FusedOrder, LinearSpec, MlpInput, MlpSpec, ModelSpec, Projection, RotaryJoin, RotarySpec};
+use crate::spec::{FusedOrder, LinearSpec, ModelSpec, Projection, RotaryJoin, RotarySpec};
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);

@@ -3,8 +3,8 @@
 
 use super::common::Given;
 use super::common::{
-    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, heads, intermediate_size, pre_norm,
-    rope_theta, rotary, rotary_dim,
+    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, heads, intermediate_size, layers_called,
+    pre_norm, rope_theta, rotary, rotary_dim,
 };
 use super::experts::{counts, extra_predictors, mixture, router_extras, sparse};
 use crate::config::{Part, Reader};
@@ -84,18 +84,8 @@ pub(super) fn attends_by<const N: usize>(
     l: u64,
     pattern: impl Fn(u64) -> bool,
 ) -> Vec<bool> {
-    let Some(types) = r.texts(keys) else { return (0..l).map(pattern).collect() };
-    r.require_len(keys[0], types.len(), "num_hidden_layers", l);
-    let full = |t: &str| matches!(t, "full_attention" | "attention");
-    if let Some(other) = types.iter().find(|t| !full(t) && !matches!(t.as_str(), "linear_attention" | "mamba")) {
-        r.reject(
-            keys[0],
-            format!("`{}` has \"{other}\", which this family does not have", keys[0]),
-            "what such a layer costs cannot be said",
-            "known: full_attention, linear_attention",
-        );
-    }
-    (0..l).map(|i| types.get(i as usize).is_some_and(|t| full(t))).collect()
+    let (full, linear) = (["full_attention", "attention"], ["linear_attention", "mamba"]);
+    layers_called(r, &keys, l, &full, &linear).unwrap_or_else(|| (0..l).map(pattern).collect())
 }
 
 /// What the versions read alike.

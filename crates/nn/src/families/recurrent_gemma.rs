@@ -36,14 +36,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         RgLruSpec { width, heads: s.a, conv: ConvSpec { name: "conv_1d", taps, bias: true, act: None }, act };
     let pattern = r.texts(["block_types", "_block_types"]).filter(|types| !types.is_empty());
     let pattern = pattern.unwrap_or_else(|| vec!["recurrent".into(), "recurrent".into(), "attention".into()]);
-    if let Some(other) = pattern.iter().find(|t| !matches!(t.as_str(), "recurrent" | "attention")) {
-        r.reject(
-            "block_types",
-            format!("`block_types` has \"{other}\", which this family does not have"),
-            "what such a block costs cannot be said",
-            "known: recurrent, attention",
-        );
-    }
+    r.require_words("block_types", &pattern, &["recurrent", "attention"]);
     let cap = float_or_off(r, "logits_soft_cap", 30.0);
     r.known(&["w_init_variance_scale", "final_w_init_variance_scale", "rescale_prenorm_residual"]);
 

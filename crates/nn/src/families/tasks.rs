@@ -3,8 +3,7 @@
 use super::common::{FAMILY, Sizes};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, EmbeddingSpec, HeadSpec, LayerSpec, MapSpec, ModelSpec, NamedNorm, NormSpec, Piece,
-    Sequence, Task,
+    Activation, EmbeddingSpec, HeadSpec, LayerSpec, MapSpec, ModelSpec, NamedNorm, NormSpec, Piece, Sequence, Task,
 };
 use std::rc::Rc;
 

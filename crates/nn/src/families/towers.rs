@@ -9,47 +9,38 @@ use super::vision::{Image, clip_stack, siglip_stack, vision_sizes_or, with_part}
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, BlockForm, EmbeddingSpec, FusedOrder, LayerNames, LayerSpec, LeadingSpec, LinearSpec,
-    MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionForm, PositionTable, Projection, SignalSpec,
-    SourceSpec, StackSpec, TowerSpec,
+    MapSpec, MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionForm, PositionTable, Projection,
+    SignalSpec, SourceSpec, StackSpec, TowerSpec,
 };
 
-/// Adds the vision part of a wrapper that is known; other parts stay reported as not counted.
-pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) {
-    let text = model.hidden_size;
-    let tower = match wrapper {
-        "llava" => llava(r, text),
-        "mistral3" => mistral3(r, text),
-        "gemma3" => gemma3(r, text),
-        "gemma4" if has_vision(r) => super::gemma4::tower(r, text),
-        "llama4" => llama4(r, text),
-        "mllama" => super::mllama::tower(r, text),
-        "qwen2_vl" => qwen2(r, text),
-        "qwen2_5_vl" => qwen2_5(r, text),
-        "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => qwen3(r, text),
-        "kimi_k25" => kimi(r, text),
-        _ => return,
-    };
-    model.towers.push(tower);
-}
+/// Reads the vision part of a wrapper beside a text of this width.
+type ReadTower = fn(&mut Reader<'_>, u64) -> TowerSpec;
 
-/// Whether the vision part of a wrapper of this type is known.
-pub(super) fn knows(wrapper: &str) -> bool {
-    const KNOWN: [&str; 13] = [
-        "llava",
-        "mistral3",
-        "gemma3",
-        "gemma4",
-        "llama4",
-        "mllama",
-        "qwen2_vl",
-        "qwen2_5_vl",
-        "qwen3_vl",
-        "qwen3_vl_moe",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "kimi_k25",
-    ];
-    KNOWN.contains(&wrapper)
+/// Wrappers whose vision part is known.
+const KNOWN: [(&str, ReadTower); 13] = [
+    ("gemma3", gemma3),
+    ("gemma4", super::gemma4::tower),
+    ("kimi_k25", kimi),
+    ("llama4", llama4),
+    ("llava", llava),
+    ("mistral3", mistral3),
+    ("mllama", super::mllama::tower),
+    ("qwen2_5_vl", qwen2_5),
+    ("qwen2_vl", qwen2),
+    ("qwen3_5", qwen3),
+    ("qwen3_5_moe", qwen3),
+    ("qwen3_vl", qwen3),
+    ("qwen3_vl_moe", qwen3),
+];
+
+/// Adds the vision part of a wrapper where it is known, and says whether it is; other parts stay reported as not counted.
+pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) -> bool {
+    let Some((_, read)) = KNOWN.iter().find(|(name, _)| *name == wrapper) else { return false };
+    // Of Gemma 4 there are models of text alone.
+    if wrapper != "gemma4" || has_vision(r) {
+        model.towers.push(read(r, model.hidden_size));
+    }
+    true
 }
 
 /// Whether the wrapper has a vision part at all.
@@ -75,7 +66,7 @@ struct Style {
 }
 
 impl Style {
-    fn layer(&self, s: &Sizes, norm: &NormSpec, mlp: crate::spec::MlpSpec) -> LayerSpec {
+    fn layer(&self, s: &Sizes, norm: &NormSpec, mlp: MlpSpec) -> LayerSpec {
         let [attend, out, feed, before, after] = self.names;
         let mut mixing: AttentionSpec = attention(s, self.bias, self.bias);
         if self.fused {
@@ -108,7 +99,7 @@ fn free_image(side: u64, patch: u64, channels: u64, frames: u64) -> (SignalSpec,
 
 /// The first map of an image encoder, stored as a kernel.
 pub(super) fn patches(name: &'static str, bias: bool, kernel: Vec<u64>, h: u64) -> Piece {
-    let input = kernel.iter().product();
+    let input = kernel.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
     Piece::Linear(MapSpec { kernel, ..MapSpec::new(name, bias, input, h) })
 }
 
@@ -327,22 +318,8 @@ fn qwen2(r: &mut Reader<'_>, text: u64) -> TowerSpec {
         let f = ((s.h as f64 * ratio) as u64).max(1);
         let act = activation(r, "hidden_act", "quick_gelu");
         let out = r.size_or("hidden_size", text, "the width of the text");
-        let [patch, channels, frames, merge] = qwen_patches(r, 14);
         let norm = NormSpec { kind: NormKind::LayerNorm { bias: true }, eps: 1e-6 };
-        let style = Style { fused: true, names: QWEN_BLOCK, bias: true, turned: true };
-        let layer = style.layer(&s, &norm, plain_mlp(f, act, "fc1", "fc2", true));
-        let (mut signal, _) = free_image(SIDE, patch, channels, frames);
-        signal.pieces = vec![patches("patch_embed.proj", false, vec![channels, frames, patch, patch], s.h)];
-        let wide = s.h.saturating_mul(merge.saturating_mul(merge));
-        let mut projector = vec![Piece::Norm(named("model.visual.merger.ln_q", &norm), s.h)];
-        projector.push(Piece::Group(merge.saturating_mul(merge)));
-        projector.extend(two_maps(
-            ["model.visual.merger.mlp.0", "model.visual.merger.mlp.2"],
-            true,
-            [wide, wide, out],
-            Activation::Gelu,
-        ));
-        vision(qwen_stack(&s, signal, layer, None), projector)
+        qwen_merged(r, &s, plain_mlp(f, act, "fc1", "fc2", true), &norm, out)
     })
 }
 
@@ -353,25 +330,28 @@ fn qwen2_5(r: &mut Reader<'_>, text: u64) -> TowerSpec {
         r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);
         let act = activation(r, "hidden_act", "silu");
         let out = r.size_or("out_hidden_size", text, "the width of the text");
-        let [patch, channels, frames, merge] = qwen_patches(r, 14);
-        let norm = rms(1e-6);
-        let style = Style { fused: true, names: QWEN_BLOCK, bias: true, turned: true };
-        let layer = style.layer(&s, &norm, gated_mlp(f, act, true));
-        let (mut signal, _) = free_image(SIDE, patch, channels, frames);
-        // Most blocks see windows of 8 x 8 patches.
-        signal.what.push_str(", every block seeing all of it");
-        signal.pieces = vec![patches("patch_embed.proj", false, vec![channels, frames, patch, patch], s.h)];
-        let wide = s.h.saturating_mul(merge.saturating_mul(merge));
-        let mut projector = vec![Piece::Norm(named("model.visual.merger.ln_q", &norm), s.h)];
-        projector.push(Piece::Group(merge.saturating_mul(merge)));
-        projector.extend(two_maps(
-            ["model.visual.merger.mlp.0", "model.visual.merger.mlp.2"],
-            true,
-            [wide, wide, out],
-            Activation::Gelu,
-        ));
-        vision(qwen_stack(&s, signal, layer, None), projector)
+        let mut tower = qwen_merged(r, &s, gated_mlp(f, act, true), &rms(1e-6), out);
+        if let SourceSpec::Signal(signal) = &mut tower.stack.embedding.source {
+            // Most blocks see windows of 8 x 8 patches.
+            signal.what.push_str(", every block seeing all of it");
+        }
+        tower
     })
+}
+
+/// Blocks on patches of an image, groups of which become positions `out` wide.
+fn qwen_merged(r: &mut Reader<'_>, s: &Sizes, mlp: MlpSpec, norm: &NormSpec, out: u64) -> TowerSpec {
+    let [patch, channels, frames, merge] = qwen_patches(r, 14);
+    let style = Style { fused: true, names: QWEN_BLOCK, bias: true, turned: true };
+    let layer = style.layer(s, norm, mlp);
+    let (mut signal, _) = free_image(SIDE, patch, channels, frames);
+    signal.pieces = vec![patches("patch_embed.proj", false, vec![channels, frames, patch, patch], s.h)];
+    let group = merge.saturating_mul(merge);
+    let wide = s.h.saturating_mul(group);
+    let mut projector = vec![Piece::Norm(named("model.visual.merger.ln_q", norm), s.h), Piece::Group(group)];
+    let maps = ["model.visual.merger.mlp.0", "model.visual.merger.mlp.2"];
+    projector.extend(two_maps(maps, true, [wide, wide, out], Activation::Gelu));
+    vision(qwen_stack(s, signal, layer, None), projector)
 }
 
 /// Modules of a merger that reads the states of an inner block.
@@ -435,7 +415,7 @@ fn kimi(r: &mut Reader<'_>, text: u64) -> TowerSpec {
         let table_rows = r
             .check_product("the table of positions", &[("init_pos_emb_height", rows), ("init_pos_emb_width", columns)]);
         let merge = r.sizes("merge_kernel_size").unwrap_or_else(|| vec![2, 2]);
-        let group = merge.iter().product::<u64>().max(1);
+        let group = merge.iter().fold(1, |all: u64, n| all.saturating_mul(*n)).max(1);
         let out = r.size_or("text_hidden_size", text, "the width of the text");
         let act = activation(r, "projector_hidden_act", "gelu");
         r.known(&[

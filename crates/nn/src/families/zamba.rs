@@ -1,13 +1,16 @@
 //! Zamba and Zamba 2: state spaces in every block, in front of some a Transformer block whose weights all of these share.
 
-use super::common::{FAMILY, FREE, Sizes, activation, attention, decoder, gated_mlp, named, rms, rope_theta, rotary};
+use super::common::{
+    FAMILY, FREE, Sizes, activation, attention, decoder, fused_mlp, gated_mlp, layers_called, named, rms, rope_theta,
+    rotary,
+};
 use super::jamba;
 use super::mamba;
 use super::mamba2::{Keys, expanded, state_space};
 use crate::config::{Part, Reader};
 use crate::spec::{
     AttentionSpec, BlockForm, BranchSpec, FeedForwardSpec, HybridSpec, LayerNames, LayerSpec, LinearSpec, Mixer,
-    MlpInput, MlpSpec, ModelNames, ModelSpec, NormSpec,
+    MlpSpec, ModelNames, ModelSpec, NormSpec,
 };
 use std::rc::Rc;
 
@@ -69,18 +72,9 @@ fn base(r: &mut Reader<'_>) -> Base {
 
 /// Which blocks have a shared part: by `layers_block_type`, or as the family places them.
 fn hybrids(r: &mut Reader<'_>, l: u64, place: impl Fn(u64) -> bool) -> Vec<bool> {
-    let Some(types) = r.texts(["layers_block_type", "layer_types"]) else { return (0..l).map(place).collect() };
-    r.require_len("layers_block_type", types.len(), "num_hidden_layers", l);
-    let known = |t: &&String| matches!(t.as_str(), "hybrid" | "mamba" | "linear_attention");
-    if let Some(other) = types.iter().find(|t| !known(t)) {
-        r.reject(
-            "layers_block_type",
-            format!("`layers_block_type` has \"{other}\", which this family does not have"),
-            "what such a block costs cannot be said",
-            "known: mamba, hybrid",
-        );
-    }
-    (0..l).map(|i| types.get(i as usize).is_some_and(|t| t == "hybrid")).collect()
+    let keys = ["layers_block_type", "layer_types"];
+    let listed = layers_called(r, &keys, l, &["hybrid"], &["mamba", "linear_attention"]);
+    listed.unwrap_or_else(|| (0..l).map(place).collect())
 }
 
 impl Base {
