@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use tensor::{DType, KeepSet, Result, Runtime, Tensor};
+use tensor::{DType, KeepSet, Result, Runtime, Tensor, checkpoint};
 
 /// Which implementation of the same mathematics runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -224,6 +224,19 @@ impl Forward {
             heads: BTreeMap::new(),
         };
         Self { tables: std::rc::Rc::new(RefCell::new(tables)), ..self.clone() }
+    }
+
+    /// What `region` makes of `inputs`. In the fused profile it stands for one kernel, which keeps its inputs alone and makes
+    /// what lies between anew in backward.
+    ///
+    /// # Errors
+    /// Those of `region`.
+    pub fn fused(&self, inputs: &[Tensor], region: impl Fn(&[Tensor]) -> Result<Tensor> + 'static) -> Result<Tensor> {
+        if self.profile.is_hf() {
+            return region(inputs);
+        }
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        Ok(checkpoint(&inputs, move |t| Ok(std::iter::once(region(t)?).collect()))?.remove(0))
     }
 
     /// The weight in the precision the module computes in.

@@ -1,7 +1,7 @@
 //! The end of a model: what makes scores of hidden states.
 
 use crate::context::Forward;
-use crate::modules::Sequence;
+use crate::modules::{Sequence, hf};
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::ModelSpec;
 use std::rc::Rc;
@@ -65,9 +65,7 @@ impl Output {
             logits = logits.mul_scalar(scale)?;
         }
         if let Some(cap) = spec.softcap {
-            logits = logits.div_scalar(cap)?;
-            logits = logits.tanh()?;
-            logits = logits.mul_scalar(cap)?;
+            logits = hf::softcap(logits, cap)?;
         }
         Ok(logits)
     }

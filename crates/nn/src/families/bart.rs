@@ -206,12 +206,10 @@ fn family(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
         scale: scaled.then(|| (h as f64).sqrt()),
         norm: kin.embed_norm.then(|| norm.clone()),
         positions: Some(PositionTable {
-            count: positions,
             offset: kin.offset,
-            name: "embed_positions",
-            per_sequence: false,
             trained: kin.positions.1,
             form: kin.positions.0,
+            ..PositionTable::new("embed_positions", positions)
         }),
         dropout: rates[0],
         ..EmbeddingSpec::default()

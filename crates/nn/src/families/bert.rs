@@ -8,8 +8,7 @@ use super::tasks::{self, Asked};
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, BlockForm, BufferSpec, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec,
-    MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionForm, PositionTable, Projection, Task,
-    TypeTable,
+    MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionTable, Projection, Task, TypeTable,
 };
 use tensor::DType;
 
@@ -65,12 +64,9 @@ fn embedding(r: &mut Reader<'_>, norm: &NormSpec, offset: bool, width: Option<u6
         width,
         norm: Some(norm.clone()),
         positions: Some(PositionTable {
-            count: count.saturating_sub(pad).max(1),
             offset: pad,
-            name: "embeddings.position_embeddings",
             per_sequence: offset,
-            trained: true,
-            form: PositionForm::Table,
+            ..PositionTable::new("embeddings.position_embeddings", count.saturating_sub(pad).max(1))
         }),
         types: (kinds > 0).then_some(TypeTable { count: kinds, name: "embeddings.token_type_embeddings" }),
         dropout: r.float_or("hidden_dropout_prob", 0.1, FAMILY),

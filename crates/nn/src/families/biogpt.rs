@@ -6,7 +6,7 @@ use super::common::{
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec,
-    PositionForm, PositionTable,
+    PositionTable,
 };
 
 /// What both read under names of their own.
@@ -29,14 +29,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     r.known(&["layer_norm_eps"]);
     let positions = r.size_or("max_position_embeddings", 1024, FAMILY);
     let mut model = model(r, &s, &keys, norm, AttentionSteps::Common);
-    model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 2,
-        name: "embed_positions",
-        per_sequence: false,
-        trained: true,
-        form: PositionForm::Table,
-    });
+    model.embedding.positions = Some(PositionTable { offset: 2, ..PositionTable::new("embed_positions", positions) });
     model.names = ModelNames { body: "biogpt", norm: "layer_norm", head: "output_projection", ..ModelNames::default() };
     model.max_positions = Some(positions);
     model
@@ -64,14 +57,8 @@ pub(super) fn read_xglm(r: &mut Reader<'_>) -> ModelSpec {
     let positions = r.size_or("max_position_embeddings", 2048, FAMILY);
     let mut model = model(r, &s, &keys, norm, AttentionSteps::ScaledQueries);
     // The reference makes a longer table where one is needed.
-    model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 2,
-        name: "embed_positions",
-        per_sequence: false,
-        trained: false,
-        form: PositionForm::Table,
-    });
+    model.embedding.positions =
+        Some(PositionTable { offset: 2, trained: false, ..PositionTable::new("embed_positions", positions) });
     model.names = ModelNames { norm: "layer_norm", ..ModelNames::default() };
     model.max_positions = Some(positions);
     model.has_sdpa = false;

@@ -38,12 +38,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         ModelNames { body: "transformer", embed: "w", layers: "h", norm: "layernorm", ..ModelNames::default() };
     model.embedding.scale = Some((s.h as f64).sqrt());
     model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 0,
-        name: "pos_encoding",
-        per_sequence: false,
         trained: false,
         form: PositionForm::Pairs,
+        ..PositionTable::new("pos_encoding", positions)
     });
     model.embedding.dropout = embedded;
     model.head.bias = true;

@@ -6,7 +6,7 @@ use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
     BlockForm, CountedSpec, EmbeddingSpec, HeadSpec, LayerNames, LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind,
-    NormSpec, Piece, PositionForm, PositionTable, Projection, Task, TypeTable,
+    NormSpec, Piece, PositionTable, Projection, Task, TypeTable,
 };
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -46,14 +46,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         projection: width.map(|_| LinearSpec::new("embeddings.embed_proj", false)),
         norm: Some(norm.clone()),
         norm_last: true,
-        positions: placed.then_some(PositionTable {
-            count: positions,
-            offset: 0,
-            name: "embeddings.position_embeddings",
-            per_sequence: false,
-            trained: true,
-            form: PositionForm::Table,
-        }),
+        positions: placed.then_some(PositionTable::new("embeddings.position_embeddings", positions)),
         types: (kinds > 0).then_some(TypeTable { count: kinds, name: "embeddings.token_type_embeddings" }),
         dropout,
         ..EmbeddingSpec::default()

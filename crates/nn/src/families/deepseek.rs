@@ -5,13 +5,13 @@ use super::common::{
     FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, pre_norm, rms, rope_theta, rotary,
 };
 use super::experts::{
-    Counts, GATE_BUFFER, counts, dense_layers, extra_predictors, groups, mixed, mixture, router_extras, size_or_off,
-    sparse,
+    Counts, corrected, counts, dense_layers, extra_predictors, groups, mixed, mixture, router_extras, shared_experts,
+    size_or_off, sparse,
 };
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, IndexerSpec, LatentSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec, Projection,
-    RotaryForm, RotarySpec, RouterSpec, Scores, SharedSpec,
+    RotaryForm, RotarySpec, RouterSpec,
 };
 use std::rc::Rc;
 
@@ -143,11 +143,7 @@ impl Base {
         defaults: &Defaults,
     ) -> ModelSpec {
         let shared = r.size_or("n_shared_experts", defaults.shared, FAMILY);
-        let width = r.check_product(
-            "the inner width of the shared experts",
-            &[("moe_intermediate_size", counts.f), ("n_shared_experts", shared)],
-        );
-        let shared = SharedSpec { mlp: gated_mlp(width, self.act, bias), name: "shared_experts", gate: None };
+        let shared = shared_experts(r, counts, ("n_shared_experts", shared), self.act, bias);
         let dense_layers = dense_layers(r, self.s.l, defaults.dense);
         let dense = block(self.attention.clone(), gated_mlp(self.f, self.act, bias), pre_norm(&self.norm));
         let sparse = sparse(self.attention, mixture(counts, self.act, router, Some(shared)), pre_norm(&self.norm));
@@ -301,16 +297,9 @@ fn third(r: &mut Reader<'_>, defaults: &Defaults) -> ModelSpec {
     let counts = expert_counts(r, base.s.h, defaults, |r, _| r.size_or("num_experts_per_tok", defaults.top_k, FAMILY));
     let (count, kept) =
         (r.size_or("n_group", defaults.groups, FAMILY), r.size_or("topk_group", defaults.kept_groups, FAMILY));
-    let router = RouterSpec {
-        name: "gate",
-        scores: Scores::Sigmoid,
-        f32_map: true,
-        correction: GATE_BUFFER,
-        groups: Some(groups(r, &counts, count, kept)),
-        normalise: r.flag("norm_topk_prob", true),
-        scale: Some(r.float_or("routed_scaling_factor", defaults.scale, FREE)),
-        ..RouterSpec::default()
-    };
+    let groups = groups(r, &counts, count, kept);
+    let normalise = r.flag("norm_topk_prob", true);
+    let router = corrected(groups, normalise, r.float_or("routed_scaling_factor", defaults.scale, FREE));
     r.known(&["topk_method"]);
     base.finish(r, &counts, router, false, defaults)
 }

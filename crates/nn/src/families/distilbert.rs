@@ -42,12 +42,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let embedding = EmbeddingSpec {
         norm: Some(norm.clone()),
         positions: Some(PositionTable {
-            count: positions,
-            offset: 0,
-            name: "embeddings.position_embeddings",
-            per_sequence: false,
             trained: !sines,
             form: if sines { PositionForm::Frozen } else { PositionForm::Table },
+            ..PositionTable::new("embeddings.position_embeddings", positions)
         }),
         dropout,
         ..EmbeddingSpec::default()

@@ -5,10 +5,10 @@ use super::common::{
     FAMILY, FREE, Sizes, activation, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms,
     rope_theta, rotary, sizes_or,
 };
-use super::experts::{counts, mixed, mixture, router_extras, sparse};
+use super::experts::{counts, mixed, mixture, router_extras, shared_experts, sparse};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, Correction, ModelSpec, NormSpec, RotaryPrecision, RotarySpec, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, Correction, ModelSpec, NormSpec, RotaryPrecision, RotarySpec, RouterSpec,
 };
 use std::rc::Rc;
 
@@ -58,15 +58,8 @@ pub(super) fn read_moe(r: &mut Reader<'_>) -> ModelSpec {
     let f = r.size_or("moe_intermediate_size", 1536, FAMILY);
     let counts = counts(r, s.h, ("moe_num_experts", experts), top_k, ("moe_intermediate_size", f));
     let shared = r.count_or("moe_num_shared_experts", 2, FAMILY);
-    let width = r.check_product(
-        "the inner width of the shared experts",
-        &[("moe_intermediate_size", counts.f), ("moe_num_shared_experts", shared)],
-    );
-    let shared = (shared > 0).then(|| SharedSpec {
-        mlp: gated_mlp(width, base.act, base.bias),
-        name: "shared_experts",
-        gate: None,
-    });
+    let shared =
+        (shared > 0).then(|| shared_experts(r, &counts, ("moe_num_shared_experts", shared), base.act, base.bias));
     let first = r.count_or("moe_layer_start_index", 1, FAMILY);
     // -1 stands for the last layer.
     let open = r.opt_float("moe_layer_end_index").is_none_or(|end| end < 0.0);

@@ -99,14 +99,21 @@ pub fn groups(r: &mut Reader<'_>, counts: &Counts, count: u64, kept: u64) -> Exp
 /// normalised as `norm_topk_prob` says, or else as the family does.
 pub fn corrected_router(r: &mut Reader<'_>, counts: &Counts, normalise: bool) -> RouterSpec {
     let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
+    let groups = groups(r, counts, count, kept);
+    let normalise = r.flag("norm_topk_prob", normalise);
+    corrected(groups, normalise, r.float_or("routed_scaling_factor", 1.0, FREE))
+}
+
+/// The same with what is read under other keys.
+pub fn corrected(groups: ExpertGroups, normalise: bool, scale: f64) -> RouterSpec {
     RouterSpec {
         name: "gate",
         scores: Scores::Sigmoid,
         f32_map: true,
         correction: GATE_BUFFER,
-        groups: Some(groups(r, counts, count, kept)),
-        normalise: r.flag("norm_topk_prob", normalise),
-        scale: Some(r.float_or("routed_scaling_factor", 1.0, FREE)),
+        groups: Some(groups),
+        normalise,
+        scale: Some(scale),
         ..RouterSpec::default()
     }
 }

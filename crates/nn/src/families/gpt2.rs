@@ -5,7 +5,7 @@ use super::common::{activation, attention, named};
 use crate::config::{Part, Reader};
 use crate::spec::{
     BlockForm, EmbeddingSpec, FeedForwardSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MlpInput,
-    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection,
+    MlpSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable, Projection,
 };
 use std::rc::Rc;
 
@@ -63,14 +63,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     });
     ModelSpec {
         embedding: EmbeddingSpec {
-            positions: Some(PositionTable {
-                count: positions,
-                offset: 0,
-                name: "wpe",
-                per_sequence: false,
-                trained: true,
-                form: PositionForm::Table,
-            }),
+            positions: Some(PositionTable::new("wpe", positions)),
             dropout: embd,
             ..EmbeddingSpec::default()
         },

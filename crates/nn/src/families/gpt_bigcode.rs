@@ -3,7 +3,7 @@
 use super::common::{FAMILY, FREE, activation, attention, block, decoder, equal, gpt_sizes, named, plain_mlp};
 use crate::config::Reader;
 use crate::spec::{
-    BlockForm, BufferSpec, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm,
+    BlockForm, BufferSpec, FusedOrder, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec,
     PositionTable, Projection,
 };
 use tensor::DType;
@@ -39,14 +39,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     layer.names = LayerNames { attention: "attn", feed_forward: "mlp" };
     layer.dropout = r.float_or("resid_pdrop", 0.1, FAMILY);
     let mut model = decoder(r, &s, equal(&s, layer), norm, tied);
-    model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 0,
-        name: "wpe",
-        per_sequence: false,
-        trained: true,
-        form: PositionForm::Table,
-    });
+    model.embedding.positions = Some(PositionTable::new("wpe", positions));
     model.embedding.dropout = r.float_or("embd_pdrop", 0.1, FAMILY);
     model.names = ModelNames { body: "transformer", embed: "wte", layers: "h", norm: "ln_f", ..ModelNames::default() };
     model.max_positions = Some(positions);

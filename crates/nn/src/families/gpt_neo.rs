@@ -3,8 +3,7 @@
 use super::common::{FAMILY, FREE, activation, attention, block, decoder, named, plain_mlp, sizes_under};
 use crate::config::Reader;
 use crate::spec::{
-    AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm,
-    PositionTable,
+    AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable,
 };
 use std::rc::Rc;
 
@@ -42,14 +41,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let (global, windowed) = (layer(global), layer(windowed));
     let layers = local.iter().map(|&l| if l { windowed.clone() } else { global.clone() }).collect();
     let mut model = decoder(r, &s, layers, norm, tied);
-    model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 0,
-        name: "wpe",
-        per_sequence: false,
-        trained: true,
-        form: PositionForm::Table,
-    });
+    model.embedding.positions = Some(PositionTable::new("wpe", positions));
     model.embedding.dropout = r.float_or("embed_dropout", 0.0, FAMILY);
     model.names = ModelNames { body: "transformer", embed: "wte", layers: "h", norm: "ln_f", ..ModelNames::default() };
     model.max_positions = Some(positions);

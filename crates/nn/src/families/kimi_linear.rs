@@ -3,12 +3,13 @@
 
 use super::common::{FAMILY, FREE, block, decoder, gated_mlp, pre_norm};
 use super::deepseek::{Latent, base};
-use super::experts::{GATE_BUFFER, counts, dense_layers, extra_predictors, groups, mixture, router_extras, sparse};
+use super::experts::{
+    corrected, counts, dense_layers, extra_predictors, groups, mixture, router_extras, shared_experts, sparse,
+};
 use super::qwen3_next::attends;
 use crate::config::Reader;
 use crate::spec::{
     Activation, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, LinearSpec, ModelSpec, NormSpec, Projection,
-    RouterSpec, Scores, SharedSpec,
 };
 use std::rc::Rc;
 
@@ -57,22 +58,11 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let counts = counts(r, h, ("num_local_experts", experts), top_k, ("moe_intermediate_size", f));
     let count = r.size_or(["n_group", "num_expert_group"], 1, FAMILY);
     let kept = r.size_or("topk_group", 1, FAMILY);
-    let router = RouterSpec {
-        name: "gate",
-        scores: Scores::Sigmoid,
-        f32_map: true,
-        correction: GATE_BUFFER,
-        groups: Some(groups(r, &counts, count, kept)),
-        normalise: r.flag(["norm_topk_prob", "moe_renormalize"], true),
-        scale: Some(r.float_or("routed_scaling_factor", 2.446, FREE)),
-        ..RouterSpec::default()
-    };
+    let groups = groups(r, &counts, count, kept);
+    let normalise = r.flag(["norm_topk_prob", "moe_renormalize"], true);
+    let router = corrected(groups, normalise, r.float_or("routed_scaling_factor", 2.446, FREE));
     let shared = r.size_or(["n_shared_experts", "num_shared_experts"], 1, FAMILY);
-    let width = r.check_product(
-        "the inner width of the shared experts",
-        &[("moe_intermediate_size", counts.f), ("n_shared_experts", shared)],
-    );
-    let shared = SharedSpec { mlp: gated_mlp(width, base.act, false), name: "shared_experts", gate: None };
+    let shared = shared_experts(r, &counts, ("n_shared_experts", shared), base.act, false);
     let moe = mixture(&counts, base.act, router, Some(shared));
     let is_dense = dense_layers(r, l, 1);
     r.known(&["moe_router_activation_func", "use_grouped_topk", "mla_use_nope"]);

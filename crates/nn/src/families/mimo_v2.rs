@@ -5,9 +5,9 @@ use super::common::{
     FAMILY, FREE, activation, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
     rotary, rotary_dim, sizes_or, sliding,
 };
-use super::experts::{GATE_BUFFER, counts, dense_layers, groups, mixture, router_extras, sparse};
+use super::experts::{corrected, counts, dense_layers, groups, mixture, router_extras, sparse};
 use crate::config::Reader;
-use crate::spec::{LayerSpec, LinearSpec, ModelSpec, RotaryJoin, RotarySpec, RouterSpec, Scores};
+use crate::spec::{LayerSpec, LinearSpec, ModelSpec, RotaryJoin, RotarySpec};
 use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -57,16 +57,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let slides = sliding(r, s.l, |i| i != 0 && !(i + 1).is_multiple_of(6));
 
     let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
-    let router = RouterSpec {
-        name: "gate",
-        scores: Scores::Sigmoid,
-        f32_map: true,
-        correction: GATE_BUFFER,
-        groups: Some(groups(r, &counts, count, kept)),
-        normalise: r.flag("norm_topk_prob", true),
-        scale: Some(r.opt_float("routed_scaling_factor").unwrap_or(1.0)),
-        ..RouterSpec::default()
-    };
+    let groups = groups(r, &counts, count, kept);
+    let normalise = r.flag("norm_topk_prob", true);
+    let router = corrected(groups, normalise, r.opt_float("routed_scaling_factor").unwrap_or(1.0));
     let moe = mixture(&counts, act, router, None);
     let is_dense = dense_layers(r, s.l, 1);
 

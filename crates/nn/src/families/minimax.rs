@@ -1,22 +1,16 @@
 //! `MiniMax` (Text-01, M1): lightning attention in most blocks, softmax attention in some, a mixture in every block.
 
-use super::common::{
-    FAMILY, FREE, activation, attention, decoder, intermediate_size, named, rms, rope_theta, rotary, rotary_dim,
-    sizes_or, window,
-};
-use super::experts::{counts, mixture, router_extras, sparse};
+use super::common::{FAMILY, FREE, attention, decoder, named, rms, rope_theta, rotary, rotary_dim, sizes_or, window};
+use super::experts::{router_extras, sparse};
+use super::mixtral;
 use super::qwen3_next::attends;
 use crate::config::Reader;
-use crate::spec::{BlockForm, LightningSpec, ModelSpec, NormSpec, RotaryJoin, RotarySpec, RouterSpec};
+use crate::spec::{BlockForm, LightningSpec, ModelSpec, NormSpec, RotaryJoin, RotarySpec};
 use std::rc::Rc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(8), None);
-    let f = intermediate_size(r, &s);
-    let experts = r.size_or(["num_local_experts", "num_experts"], 8, FAMILY);
-    let top_k = r.size_or("num_experts_per_tok", 2, FAMILY);
-    let counts = counts(r, s.h, ("num_local_experts", experts), top_k, ("intermediate_size", f));
-    let act = activation(r, "hidden_act", "silu");
+    let moe = mixtral::experts(r, &s);
     let norm = rms(r.float_or("rms_norm_eps", 1e-5, FREE));
     let tied = r.flag("tie_word_embeddings", false);
     let mut attention = attention(&s, false, false);
@@ -36,8 +30,6 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let full_factors = factor(["full_attn_alpha_factor", "full_attn_beta_factor"]);
     let linear_factors = factor(["linear_attn_alpha_factor", "linear_attn_beta_factor"]);
     let mlp_factors = factor(["mlp_alpha_factor", "mlp_beta_factor"]);
-    let router = RouterSpec { name: "gate", normalise: true, ..RouterSpec::default() };
-    let moe = mixture(&counts, act, router, None);
     let attends = attends(r, s.l, |i| i % 2 == 0);
     let form = |factors: [f64; 2]| BlockForm::NormedScaled {
         n1: named("input_layernorm", &norm),
@@ -54,7 +46,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         let slope = 1.0 - i as f64 / (s.l as f64 - 1.0 + 1e-5) + 1e-5;
         let norm = NormSpec { eps: 1e-6, ..norm.clone() };
         let mut layer = sparse(attention.clone(), moe.clone(), form(linear_factors));
-        layer.mixer = LightningSpec { heads: s.a, head_dim: s.d, block, act, slope, norm }.into();
+        layer.mixer = LightningSpec { heads: s.a, head_dim: s.d, block, act: moe.act, slope, norm }.into();
         Rc::new(layer)
     });
     let layers = layers.collect();

@@ -5,7 +5,7 @@ use super::gpt2::conv1d;
 use crate::config::Reader;
 use crate::spec::{
     Activation, BlockForm, BufferSpec, FusedOrder, LayerNames, MlpInput, MlpSpec, ModelNames, ModelSpec, NormKind,
-    NormSpec, PositionForm, PositionTable, Projection,
+    NormSpec, PositionTable, Projection,
 };
 use tensor::DType;
 
@@ -37,14 +37,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     layer.dropout = r.float_or("resid_pdrop", 0.1, FAMILY);
     let mut model = decoder(r, &s, equal(&s, layer), norm, tied);
     model.final_norm = None;
-    model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 0,
-        name: "positions_embed",
-        per_sequence: false,
-        trained: true,
-        form: PositionForm::Table,
-    });
+    model.embedding.positions = Some(PositionTable::new("positions_embed", positions));
     model.embedding.dropout = r.float_or("embd_pdrop", 0.1, FAMILY);
     model.names = ModelNames { body: "transformer", embed: "tokens_embed", layers: "h", ..ModelNames::default() };
     model.max_positions = Some(positions);

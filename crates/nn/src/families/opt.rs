@@ -3,8 +3,7 @@
 use super::common::{FAMILY, activation, attention, block, decoder, equal, named, plain_mlp, plain_sizes};
 use crate::config::Reader;
 use crate::spec::{
-    AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionForm,
-    PositionTable,
+    AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable,
 };
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -58,14 +57,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         model.final_norm = None;
     }
     model.embedding.width = (width != s.h).then_some(width);
-    model.embedding.positions = Some(PositionTable {
-        count: positions,
-        offset: 2,
-        name: "embed_positions",
-        per_sequence: true,
-        trained: true,
-        form: PositionForm::Table,
-    });
+    model.embedding.positions =
+        Some(PositionTable { offset: 2, per_sequence: true, ..PositionTable::new("embed_positions", positions) });
     model.names = ModelNames { body: "model.decoder", norm: "final_layer_norm", ..ModelNames::default() };
     model.max_positions = Some(positions);
     model

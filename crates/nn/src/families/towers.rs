@@ -104,7 +104,7 @@ pub(super) fn patches(name: &'static str, bias: bool, kernel: Vec<u64>, h: u64) 
 }
 
 fn table(count: u64, name: &'static str, form: PositionForm) -> PositionTable {
-    PositionTable { count, offset: 0, name, per_sequence: false, trained: true, form }
+    PositionTable { form, ..PositionTable::new(name, count) }
 }
 
 /// Maps, and an activation between them.

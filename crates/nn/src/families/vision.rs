@@ -120,12 +120,8 @@ pub(super) fn read_vit(r: &mut Reader<'_>) -> ModelSpec {
     let signal = image.signal(image.map("embeddings.patch_embeddings.projection", true, s.h), leading);
     let embedding = EmbeddingSpec {
         positions: Some(PositionTable {
-            count: signal.positions(),
-            offset: 0,
-            name: "embeddings.position_embeddings",
-            per_sequence: false,
-            trained: true,
             form: PositionForm::Bare,
+            ..PositionTable::new("embeddings.position_embeddings", signal.positions())
         }),
         source: SourceSpec::Signal(signal),
         dropout,
@@ -210,14 +206,10 @@ fn text(r: &mut Reader<'_>, (act, eps, positions): (&'static str, f64, u64), cau
     let layer = clip_layer(r, &s, act, causal, &norm, 2048);
     r.known(&["projection_dim", "projection_size", "dropout"]);
     let embedding = EmbeddingSpec {
-        positions: Some(PositionTable {
-            count: r.size_or("max_position_embeddings", positions, FAMILY),
-            offset: 0,
-            name: "embeddings.position_embedding",
-            per_sequence: false,
-            trained: true,
-            form: PositionForm::Table,
-        }),
+        positions: Some(PositionTable::new(
+            "embeddings.position_embedding",
+            r.size_or("max_position_embeddings", positions, FAMILY),
+        )),
         ..EmbeddingSpec::default()
     };
     let mut model = tasks::model(&s, embedding, equal(&s, layer));
@@ -251,14 +243,7 @@ pub(super) fn clip_stack(r: &mut Reader<'_>, body: &'static str) -> (StackSpec, 
 /// An image with learned positions.
 pub(super) fn placed(signal: SignalSpec) -> EmbeddingSpec {
     EmbeddingSpec {
-        positions: Some(PositionTable {
-            count: signal.positions(),
-            offset: 0,
-            name: "embeddings.position_embedding",
-            per_sequence: false,
-            trained: true,
-            form: PositionForm::Table,
-        }),
+        positions: Some(PositionTable::new("embeddings.position_embedding", signal.positions())),
         source: SourceSpec::Signal(signal),
         ..EmbeddingSpec::default()
     }

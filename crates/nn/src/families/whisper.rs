@@ -42,9 +42,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         let map = LinearSpec::new(name, true);
         Piece::Conv(Conv1dSpec { map, input, output: h, taps: 3, stride, padding: 1, groups: 1, normed: false })
     };
-    let positions = |count, form, trained| {
-        Some(PositionTable { count, offset: 0, name: "embed_positions", per_sequence: false, trained, form })
-    };
+    let positions =
+        |count, form, trained| Some(PositionTable { trained, form, ..PositionTable::new("embed_positions", count) });
     let frames = source.saturating_mul(2);
     let signal = SignalSpec {
         what: format!("sound of {frames} frames with {bins} mel bins"),

@@ -6,7 +6,7 @@ use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{DeltaMaps, DeltaSpec, LinearSpec};
 use std::rc::Rc;
 use tensor::ops::chunk_scan::Chunks;
-use tensor::{DType, Result, Tensor, checkpoint};
+use tensor::{DType, Result, Tensor};
 
 /// A gated delta network.
 #[derive(Clone, Debug)]
@@ -119,13 +119,8 @@ impl Delta {
             decay,
         ];
         drop(parts);
-        let read = if f.profile.is_hf() {
-            rule(spec, &inputs)?
-        } else {
-            // A fused kernel keeps its inputs alone and makes what lies between anew in backward.
-            let (spec, inputs) = (spec.clone(), inputs.iter().collect::<Vec<_>>());
-            checkpoint(&inputs, move |t| Ok(std::iter::once(rule(&spec, t)?).collect()))?.remove(0)
-        };
+        let own = spec.clone();
+        let read = f.fused(&inputs, move |t| rule(&own, t))?;
         let read = self.norm.forward(f, &read, &made.gate)?;
         self.out.forward(f, &read.reshape(&[b, s, values])?)
     }

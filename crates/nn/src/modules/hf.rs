@@ -13,6 +13,16 @@ use std::rc::Rc;
 use tensor::ops::matmul::Mask;
 use tensor::{CastLists, DType, Result, Tensor};
 
+/// `cap * tanh(x / cap)`; each result lives until the next is made.
+///
+/// # Errors
+/// If the tensor holds no floats.
+pub fn softcap(mut x: Tensor, cap: f64) -> Result<Tensor> {
+    x = x.div_scalar(cap)?;
+    x = x.tanh()?;
+    x.mul_scalar(cap)
+}
+
 /// What stands in additive masks for pairs that may not attend.
 pub const LOW: f64 = -1e30;
 

@@ -6,7 +6,7 @@ use crate::param::{Builder, Init};
 use crate::spec::{LightningSpec, LinearSpec};
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
-use tensor::{Result, Tensor, checkpoint};
+use tensor::{Result, Tensor};
 
 /// Linear attention whose heads decay at fixed rates.
 #[derive(Clone, Debug)]
@@ -59,14 +59,8 @@ impl Lightning {
         let heads = |i: usize| parts[i].transpose(1, 2);
         let inputs = [heads(0)?, heads(1)?, heads(2)?]; // b a s d
         drop(parts);
-        let read = if f.profile.is_hf() {
-            self.blocks(f, &inputs)?
-        } else {
-            // A fused kernel keeps queries, keys and values alone.
-            let (this, forward) = (self.clone(), f.clone());
-            let inputs: Vec<&Tensor> = inputs.iter().collect();
-            checkpoint(&inputs, move |t| Ok(std::iter::once(this.blocks(&forward, t)?).collect()))?.remove(0)
-        };
+        let (this, forward) = (self.clone(), f.clone());
+        let read = f.fused(&inputs, move |t| this.blocks(&forward, t))?;
         let read = read.transpose(1, 2)?.reshape(&[b, s, a * d])?;
         let read = self.norm.forward(f, &read)?;
         let open = self.gate.forward(f, x)?.sigmoid()?;

@@ -5,7 +5,7 @@ use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, MambaNorms, MambaSpec, NormSpec};
 use std::rc::Rc;
-use tensor::{DType, Result, Tensor, checkpoint};
+use tensor::{DType, Result, Tensor};
 
 /// A time step of 0.01 before the softplus that keeps it positive.
 const TIME_STEP: f64 = -4.600_166;
@@ -106,7 +106,7 @@ impl Mamba {
                 let [steps, into, from] = self.parts(f, &parameters)?;
                 drop(parameters);
                 let steps = steps.linear(&f.weight(dt)?, None)?.transpose(1, 2)?; // b c s
-                run_scan(f, [hidden, steps, bias.clone(), self.a_log.clone(), into, from, self.d.clone(), gate])?
+                f.fused(&[hidden, steps, bias.clone(), self.a_log.clone(), into, from, self.d.clone(), gate], scan)?
             }
             Parameters::PerHead(x_proj, dt, bias) => {
                 let (x_proj, dt) = (f.weight(x_proj)?, f.weight(dt)?);
@@ -121,7 +121,7 @@ impl Mamba {
                     let steps = steps.linear(&dt.select(0, head)?, None)?.transpose(1, 2)?;
                     let own = |t: &Tensor| t.select(0, head);
                     let (bias, a_log, d) = (own(bias)?, own(&self.a_log)?, own(&self.d)?);
-                    run_scan(f, [hidden, steps, bias, a_log, into, from, d, cut(&gate, head)?])
+                    f.fused(&[hidden, steps, bias, a_log, into, from, d, cut(&gate, head)?], scan)
                 };
                 let parts = (0..heads).map(one).collect::<Result<Vec<_>>>()?;
                 Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)?
@@ -150,15 +150,6 @@ impl Mamba {
 /// # Shapes
 /// channels `b c s`, time steps `b c s`, their bias `c`, `A_log` `c n`, maps in and out of the state `b s n`, `D` `c`,
 /// gate `b c s` -> `b c s`
-fn run_scan(f: &Forward, inputs: [Tensor; 8]) -> Result<Tensor> {
-    if f.profile.is_hf() {
-        return scan(&inputs);
-    }
-    // A fused kernel keeps its inputs alone and makes the states anew in backward.
-    let inputs: Vec<&Tensor> = inputs.iter().collect();
-    Ok(checkpoint(&inputs, |t| Ok(std::iter::once(scan(t)?).collect()))?.remove(0))
-}
-
 fn scan(inputs: &[Tensor]) -> Result<Tensor> {
     let [hidden, steps, bias, a_log, into, from, d, gate] = inputs else {
         return Err(tensor::Error::Backward("a state space without its inputs"));

@@ -6,7 +6,7 @@ use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, Mamba2Spec};
 use std::rc::Rc;
 use tensor::einops::einsum;
-use tensor::{DType, Result, Tensor, checkpoint};
+use tensor::{DType, Result, Tensor};
 
 /// A state space with one decay per head.
 #[derive(Clone, Debug)]
@@ -87,13 +87,8 @@ impl Mamba2 {
             f.weight(&self.d)?,
         ];
         drop(parts);
-        let scanned = if f.profile.is_hf() {
-            scan(spec, &inputs)?
-        } else {
-            // A fused kernel keeps its inputs alone and makes what lies between anew in backward.
-            let (spec, inputs) = (spec.clone(), inputs.iter().collect::<Vec<_>>());
-            checkpoint(&inputs, move |t| Ok(std::iter::once(scan(&spec, t)?).collect()))?.remove(0)
-        };
+        let own = spec.clone();
+        let scanned = f.fused(&inputs, move |t| scan(&own, t))?;
         let scanned = scanned.reshape(&[b, s, inner])?;
         let out = match &self.norm {
             Some(norm) => norm.forward(f, &scanned, &gate)?,

@@ -7,7 +7,7 @@ use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{Activation, MlpInput, MlpSpec};
 use std::rc::Rc;
-use tensor::{Result, Tensor, checkpoint};
+use tensor::{Result, Tensor};
 
 /// Only a plain MLP has slopes to train, and it asks for them itself.
 pub(crate) const NO_SLOPES: tensor::Error = tensor::Error::Backward("xIELU without its slopes");
@@ -179,12 +179,7 @@ impl Slopes {
     fn bend(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let _scope = f.runtime.scope("act_fn");
         let (above, below) = (f.weight(&self.above)?, f.weight(&self.below)?);
-        if f.profile.is_hf() {
-            return xielu(x, &above, &below);
-        }
-        // A fused kernel keeps its input alone and makes the small parts anew in backward.
-        let region = |t: &[Tensor]| Ok(std::iter::once(xielu(&t[0], &t[1], &t[2])?).collect());
-        Ok(checkpoint(&[x, &above, &below], region)?.remove(0))
+        f.fused(&[x.clone(), above, below], |t| xielu(&t[0], &t[1], &t[2]))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, MlstmSpec};
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
-use tensor::{DType, Result, Tensor, checkpoint};
+use tensor::{DType, Result, Tensor};
 
 /// The layer.
 #[derive(Clone, Debug)]
@@ -74,16 +74,14 @@ impl Mlstm {
         let (q, k) = (heads(0, self.spec.key_width)?, heads(1, self.spec.key_width)?);
         let v = heads(2, self.spec.value_width)?;
         let open = self.maps[3].forward(f, x)?;
-        let gate = |i: usize| capped(&self.gates[i].forward(f, x)?, self.spec.gate_cap)?.transpose(1, 2)?.contiguous();
-        let inputs = [q, k, v, gate(0)?, gate(1)?];
-        let read = if f.profile.is_hf() {
-            self.read(f, &inputs)?
-        } else {
-            // A fused kernel keeps its inputs alone.
-            let (this, forward) = (self.clone(), f.clone());
-            let inputs: Vec<&Tensor> = inputs.iter().collect();
-            checkpoint(&inputs, move |t| Ok(std::iter::once(this.read(&forward, t)?).collect()))?.remove(0)
+        let gate = |i: usize| -> Result<Tensor> {
+            let open = self.gates[i].forward(f, x)?;
+            let capped = self.spec.gate_cap.map(|cap| hf::softcap(open.clone(), cap)).transpose()?;
+            capped.unwrap_or(open).transpose(1, 2)?.contiguous()
         };
+        let inputs = [q, k, v, gate(0)?, gate(1)?];
+        let (this, forward) = (self.clone(), f.clone());
+        let read = f.fused(&inputs, move |t| this.read(&forward, t))?;
         drop(inputs);
         let read = read.transpose(1, 2)?; // b s a dv
         let normal = read.to_dtype(DType::F32)?.layer_norm(None, None, self.spec.norm_eps)?.to_dtype(x.dtype())?;
@@ -206,13 +204,5 @@ impl Mlstm {
         let below = below.to_dtype(DType::F32)?;
         let size = below.maximum(&below.neg()?)?.maximum(least)?;
         above.to_dtype(DType::F32)?.div(&size.add_scalar(self.spec.eps)?)
-    }
-}
-
-/// `cap * tanh(x / cap)`
-fn capped(x: &Tensor, cap: Option<f64>) -> Result<Tensor> {
-    match cap {
-        Some(cap) => x.div_scalar(cap)?.tanh()?.mul_scalar(cap),
-        None => Ok(x.clone()),
     }
 }

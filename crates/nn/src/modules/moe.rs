@@ -12,7 +12,7 @@ use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
-use tensor::{DType, Result, Tensor, checkpoint};
+use tensor::{DType, Result, Tensor};
 
 /// A mixture of experts.
 #[derive(Clone, Debug)]
@@ -268,13 +268,7 @@ impl Moe {
                     gated(act, &halves[0], &halves[1])
                 }
             }
-            ExpertGate::Clamped { limit, slope } if f.profile.is_hf() => clamped_gate(&last, width, limit, slope),
-            ExpertGate::Clamped { limit, slope } => {
-                // A fused kernel keeps its input alone and makes the small parts anew in backward.
-                let region =
-                    move |t: &[Tensor]| Ok(std::iter::once(clamped_gate(&t[0], width, limit, slope)?).collect());
-                Ok(checkpoint(&[&last], region)?.remove(0))
-            }
+            ExpertGate::Clamped { limit, slope } => f.fused(&[last], move |t| clamped_gate(&t[0], width, limit, slope)),
         }
     }
 }

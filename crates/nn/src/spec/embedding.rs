@@ -47,6 +47,13 @@ pub struct PositionTable {
     pub form: PositionForm,
 }
 
+impl PositionTable {
+    /// A trained table of `count` rows, the first of which is the first used.
+    pub fn new(name: &'static str, count: u64) -> Self {
+        Self { count, offset: 0, name, per_sequence: false, trained: true, form: PositionForm::Table }
+    }
+}
+
 /// How a table of positions is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PositionForm {

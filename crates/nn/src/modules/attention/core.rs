@@ -189,9 +189,7 @@ impl Attention {
         };
         scores = scores.mul_scalar(self.core_scale(f))?;
         if let Some(cap) = spec.softcap {
-            scores = scores.div_scalar(cap)?;
-            scores = scores.tanh()?;
-            scores = scores.mul_scalar(cap)?;
+            scores = hf::softcap(scores, cap)?;
         }
         if spec.alibi {
             scores = scores.add(&self.alibi(f, scores.dtype())?)?;
