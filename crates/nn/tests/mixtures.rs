@@ -233,3 +233,28 @@ fn a_token_uses_no_more_experts_than_there_are() {
     let problems = families::load(&config.unwrap(), None).unwrap_err().to_string();
     assert!(problems.contains("each token uses 3 experts, but there are 2"), "{problems}");
 }
+
+/// Matrices of each model that every tensor-parallel rank holds whole, by the module they stand in: what vLLM does not
+/// divide in `deepseek_v2.py`, `mixtral.py`, `qwen2_moe.py` and `granitemoe.py`.
+#[test]
+fn engines_replicate_routers_and_maps_into_compressed_streams() {
+    let table: [(&str, &[&str]); 5] = [
+        ("llama", &[]),
+        ("mixtral", &["gate"]),
+        ("granitemoe", &["router"]),
+        ("qwen2_moe", &["gate", "shared_expert_gate"]),
+        ("deepseek_v32", &["q_a_proj", "kv_a_proj_with_mqa", "wq_b", "wk", "weights_proj", "gate"]),
+    ];
+    for (family, modules) in table {
+        let params = step::parameters(&case(&format!("tiny/{family}.json")).spec).unwrap();
+        let matrices = params.iter().filter(|p| p.shape.len() > 1);
+        for param in matrices {
+            let module = param.name.trim_end_matches(".weight").rsplit('.').next().unwrap();
+            assert_eq!(param.replicated, modules.contains(&module), "{family}: {}", param.name);
+        }
+        for module in modules {
+            let found = |p: &&ParamInfo| p.replicated && p.name.ends_with(&format!(".{module}.weight"));
+            assert!(params.iter().any(|p| found(&p)), "{family}: {module}");
+        }
+    }
+}

@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 /// The bias that corrects the choice of experts where DeepSeek-V3 and its descendants keep it.
-pub const GATE_BUFFER: Correction = Correction::Buffer("gate.e_score_correction_bias");
+const GATE_BUFFER: Correction = Correction::Buffer("gate.e_score_correction_bias");
 
 /// Which layers are dense: the first so many, or as `mlp_layer_types` lists them.
 pub fn dense_layers(r: &mut Reader<'_>, l: u64, default: u64) -> Vec<bool> {
