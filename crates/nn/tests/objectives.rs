@@ -16,6 +16,7 @@ use tensor::{CastLists, DType, Device, Op, Phase, Runtime, Tensor};
 fn spec(family: &str) -> ModelSpec {
     let text = match family {
         "llama" => include_bytes!("data/tiny/llama.json").as_slice(),
+        "bert" => include_bytes!("data/tiny/bert.json").as_slice(),
         _ => include_bytes!("data/tiny/gemma2.json").as_slice(),
     };
     let (config, _) = Config::parse("tiny.json", text);
@@ -143,6 +144,27 @@ fn the_head_in_chunks_makes_no_large_logits() {
         assert_eq!((part, same), (64, work), "{profile}");
         let (none, same) = largest(Objective { head: HeadLoss::Fused, ..Objective::DEFAULT }, profile);
         assert!(none < 8 * 64 && same == work, "{profile}: {none} rows, {same} is not {work}");
+    }
+}
+
+/// Where the reference takes the loss of logits in their own dtype, it does so of parts of the tokens too.
+#[test]
+fn parts_of_the_tokens_are_raised_no_more_than_all() {
+    let raised = |family: &str, head| {
+        let spec = spec(family);
+        let options = options(Profile::HfEager, Precision::Bf16Pure, Objective { head, ..Objective::DEFAULT });
+        let trace = step::trace(&spec, &options).unwrap().trace;
+        let logits = |event: &&tensor::meter::OpEvent| {
+            let wide = |t: &tensor::meter::TensorRef| {
+                t.dtype == DType::F32 && t.layout.shape().last() == Some(&spec.vocab_size)
+            };
+            matches!(event.op, Op::Cast(_)) && event.phase == Phase::Forward && event.outputs.iter().any(wide)
+        };
+        trace.ops.iter().any(|event| logits(&event))
+    };
+    for head in [HeadLoss::Whole, HeadLoss::Chunked(3)] {
+        assert!(!raised("bert", head), "{head}");
+        assert!(raised("llama", head), "{head}");
     }
 }
 
