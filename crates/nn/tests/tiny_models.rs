@@ -8,7 +8,7 @@ use napkin_nn::config::Config;
 use napkin_nn::families::{self, FAMILIES};
 use napkin_nn::loss::{self, Labels};
 use napkin_nn::optim::{Hyper, Implementation, Kind, Optimizer, OptimizerKind};
-use napkin_nn::spec::Task;
+use napkin_nn::spec::{Piece, Task};
 use napkin_nn::step::{self, Precision, StepOptions, Until};
 use napkin_nn::{Forward, HeadLoss, Model, ModelSpec, Param, Profile, Recompute};
 use std::path::PathBuf;
@@ -226,17 +226,39 @@ impl Bench {
             let gradient = t.grad().unwrap_or_else(|| panic!("no gradient reached {name}"));
             gradient.to_vec().unwrap()
         };
-        // An indexer chooses keys without gradients.
-        let learns = |name: &str| !name.contains(".indexer.");
-        // What no loss reads has none either: poolers, parameters that stand in for masked positions, blocks that do not
-        // run on a text.
-        let spec = self.model.spec();
-        let runs = |i| spec.order.as_ref().is_none_or(|order| order.contains(&i));
-        let unread = !spec.pooler.is_empty() || !spec.unused.is_empty() || !(0..spec.layers.len()).all(runs);
-        let read = |p: &Param| !unread || p.tensor.grad().is_some();
-        let trained = self.model.params().iter().filter(|p| p.trainable && learns(&p.name) && read(p));
+        let unread = unread(self.model.spec());
+        let learns = |p: &&Param| {
+            let read = !unread.iter().any(|part| p.name == *part || p.name.starts_with(&format!("{part}.")));
+            assert!(read || p.tensor.grad().is_none(), "a gradient reached {}, which no loss reads", p.name);
+            // An indexer chooses keys without gradients.
+            p.trainable && read && !p.name.contains(".indexer.")
+        };
+        let trained = self.model.params().iter().filter(learns);
         trained.map(|p| (p.name.clone(), gradient(&p.tensor, &p.name))).collect()
     }
+}
+
+/// Parameters and modules that no loss reads: poolers, parameters that stand in for masked positions, blocks that do not run
+/// on a text.
+fn unread(spec: &ModelSpec) -> Vec<String> {
+    let runs = |i: &usize| spec.order.as_ref().is_none_or(|order| order.contains(i));
+    let body = |name: String| if spec.names.body.is_empty() { name } else { format!("{}.{name}", spec.names.body) };
+    let unused = spec.unused.iter().map(|one| body(one.name.to_owned()));
+    let idle = (0..spec.layers.len()).filter(|i| !runs(i)).map(|i| body(format!("{}.{i}", spec.names.layers)));
+    modules(&spec.pooler).into_iter().chain(unused).chain(idle).collect()
+}
+
+/// Names of the modules of a sequence.
+fn modules(sequence: &[Piece]) -> Vec<String> {
+    let names = |piece: &Piece| match piece {
+        Piece::Linear(map) => vec![map.map.name.to_owned()],
+        Piece::Norm(norm, _) | Piece::ChannelNorm(norm, _) => vec![norm.name.to_owned()],
+        Piece::Conv(conv) => vec![conv.map.name.to_owned()],
+        Piece::AttentionPool(pool) => vec![pool.name.to_owned()],
+        Piece::Beside(inner) | Piece::Residual(inner) => modules(inner),
+        _ => Vec::new(),
+    };
+    sequence.iter().flat_map(names).collect()
 }
 
 fn largest(values: &[f64]) -> f64 {
