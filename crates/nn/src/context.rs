@@ -2,6 +2,7 @@
 
 use crate::cache::KvCache;
 use crate::fp8::Casts;
+use crate::ranks::Ranks;
 use crate::spec::{AttentionSpec, KvSharing, RotarySpec};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -114,6 +115,8 @@ pub struct Forward {
     pub recompute: Recompute,
     /// Whether dropout is on.
     pub training: bool,
+    /// The ranks among which the model is a part.
+    pub ranks: Ranks,
     /// Whether adapters beside linear maps take part.
     pub adapters: bool,
     /// Batch.
@@ -158,6 +161,7 @@ impl Forward {
             recompute,
             training: true,
             adapters: true,
+            ranks: Ranks::ALONE,
             batch,
             seq_len,
             compute: None,

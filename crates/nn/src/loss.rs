@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::objective::{HeadLoss, chunked_loss};
 use crate::spec::{ModelSpec, Task};
 use tensor::ops::nll_loss::Reduction;
-use tensor::{DType, Result, Tensor};
+use tensor::{Combine, DType, Result, Tensor};
 
 /// Label that counts for nothing: the last position of a sequence predicts no token.
 pub const IGNORED: f64 = -100.0;
@@ -128,12 +128,30 @@ pub(crate) fn rows_loss(
 ) -> Result<Tensor> {
     let shape = [targets.elements(), logits.size(-1)];
     let targets = f.runtime.no_grad(|| targets.view(&shape[..1]))?;
+    if f.ranks.tp > 1 {
+        return part_loss(f, narrow, &logits.view(&shape)?, &targets, reduction);
+    }
     if !f.profile.is_hf() {
         return logits.view(&shape)?.cross_entropy(&targets, reduction);
     }
     let narrow = narrow && f.runtime.autocast_setting().is_none();
     let raised = if narrow { logits.view(&shape)? } else { logits.to_dtype(DType::F32)?.view(&shape)? };
     raised.log_softmax(-1)?.nll_loss(&targets, reduction)
+}
+
+/// [`rows_loss`] where each rank has the logits of a part of the vocabulary: two numbers of each row go to the others.
+///
+/// # Shapes
+/// logits `n v / tp`, targets `n` (integers) -> scalar
+fn part_loss(f: &Forward, narrow: bool, logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    let group = f.ranks.tensor();
+    let raised = if f.profile.is_hf() && !narrow { logits.to_dtype(DType::F32)? } else { logits.clone() };
+    let lse = f.runtime.no_grad(|| {
+        let own = raised.logsumexp(-1, false)?.to_dtype(DType::F32)?;
+        own.unsqueeze(0)?.all_gather(group, 0)?.logsumexp(0, false)
+    })?;
+    let first = f.runtime.place(group.axis) * raised.size(1);
+    raised.cross_entropy_shard(targets, &lse, first, reduction)?.all_reduce(group, Combine::Sum)
 }
 
 /// Sum of all outputs, in f32: what stands for a loss where a model has none.

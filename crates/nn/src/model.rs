@@ -120,7 +120,7 @@ impl Model {
     /// # Errors
     /// If a size is too large to count.
     pub fn build_frozen(runtime: &Runtime, spec: &ModelSpec, dtype: DType, frozen: DType) -> Result<Self> {
-        let b = Builder::tuned(runtime, dtype, frozen, &spec.tuning);
+        let b = Builder::tuned(runtime, (dtype, frozen), &spec.tuning, spec.ranks);
         let (h, v) = (spec.hidden_size, spec.vocab_size);
         let width = spec.embedding.width.unwrap_or(h);
 

@@ -3,6 +3,7 @@
 use crate::context::Forward;
 use crate::modules::{Sequence, hf};
 use crate::param::{Builder, Init, ParamKind};
+use crate::ranks::Share;
 use crate::spec::ModelSpec;
 use std::rc::Rc;
 use tensor::ops::linear_cross_entropy::LinearCrossEntropy;
@@ -50,6 +51,7 @@ impl Output {
         let spec = &self.spec.head;
         let hidden = self.prepared(f, hidden)?;
         let Some(head) = &self.head else { return Ok(hidden) };
+        let hidden = f.enter(&hidden)?;
         let mut logits = {
             let _scope = f.runtime.scope(self.spec.names.head);
             let weight = f.weight(&head.weight)?;
@@ -102,15 +104,17 @@ impl Head {
     fn new(b: &Builder<'_>, spec: &ModelSpec, table: Option<&Tensor>) -> Result<Self> {
         let (h, v, names) = (spec.hidden_size, spec.vocab_size, &spec.names);
         let width = spec.embedding.width.unwrap_or(h);
+        let rows = v.div_ceil(b.ranks().tp);
         let _scope = b.runtime().scope(names.head);
         let weight = match table.filter(|_| spec.head.tied) {
             Some(table) => {
                 b.tie(table, &format!("{}.weight", names.head));
                 table.clone()
             }
-            None => b.param("weight", &[v, width], ParamKind::Head, Init::FanIn(h))?,
+            None => b.sharing(Share::Part, || b.param("weight", &[rows, width], ParamKind::Head, Init::FanIn(h)))?,
         };
-        let bias = spec.head.bias.then(|| b.param("bias", &[v], ParamKind::Head, Init::Zeros)).transpose()?;
+        let bias = || b.sharing(Share::Part, || b.param("bias", &[rows], ParamKind::Head, Init::Zeros));
+        let bias = spec.head.bias.then(bias).transpose()?;
         if let (Some(bias), Some(name)) = (&bias, spec.head.bias_tie) {
             b.tie(bias, name);
         }

@@ -1,5 +1,6 @@
 //! Parameters by name, as a model is built.
 
+use crate::ranks::{Ranks, Share};
 use crate::spec::Tuning;
 use std::cell::{Cell, RefCell};
 use tensor::layout::Layout;
@@ -47,6 +48,8 @@ pub struct Param {
     pub trainable: bool,
     /// Whether each rank holds all of it where matrices are divided over tensor-parallel ranks.
     pub replicated: bool,
+    /// What this rank holds of it.
+    pub share: Share,
 }
 
 impl Param {
@@ -62,6 +65,7 @@ impl Param {
             tied: Vec::new(),
             trainable: true,
             replicated: false,
+            share: Share::Whole,
         }
     }
 }
@@ -103,7 +107,9 @@ pub struct Builder<'a> {
     dtype: DType,
     frozen_dtype: DType,
     tuning: &'a Tuning,
+    ranks: Ranks,
     replicated: Cell<bool>,
+    share: Cell<Share>,
     params: RefCell<Vec<Param>>,
     buffers: RefCell<Vec<(String, Tensor)>>,
 }
@@ -112,13 +118,32 @@ impl<'a> Builder<'a> {
     /// A builder of parameters of `dtype`, all of them trained.
     pub fn new(runtime: &'a Runtime, dtype: DType) -> Self {
         static PLAIN: Tuning = Tuning::PLAIN;
-        Self::tuned(runtime, dtype, dtype, &PLAIN)
+        Self::tuned(runtime, (dtype, dtype), &PLAIN, Ranks::ALONE)
     }
 
-    /// A builder of parameters of `dtype`; of those that are frozen, of `frozen_dtype`.
-    pub fn tuned(runtime: &'a Runtime, dtype: DType, frozen_dtype: DType, tuning: &'a Tuning) -> Self {
+    /// A builder of parameters of one of `ranks`, of the first dtype; of those that are frozen, of the second.
+    pub fn tuned(
+        runtime: &'a Runtime,
+        (dtype, frozen_dtype): (DType, DType),
+        tuning: &'a Tuning,
+        ranks: Ranks,
+    ) -> Self {
         let (params, buffers) = (RefCell::default(), RefCell::default());
-        Self { runtime, dtype, frozen_dtype, tuning, replicated: Cell::new(false), params, buffers }
+        let (replicated, share) = (Cell::new(false), Cell::default());
+        Self { runtime, dtype, frozen_dtype, tuning, ranks, replicated, share, params, buffers }
+    }
+
+    /// The ranks among which the model is a part.
+    pub fn ranks(&self) -> Ranks {
+        self.ranks
+    }
+
+    /// What `make` makes, with parameters of which the rank holds this much.
+    pub fn sharing<T>(&self, share: Share, make: impl FnOnce() -> T) -> T {
+        let outside = self.share.replace(share);
+        let made = make();
+        self.share.set(outside);
+        made
     }
 
     /// What is trained.
@@ -213,8 +238,9 @@ impl<'a> Builder<'a> {
     }
 
     fn keep(&self, name: &str, tensor: Tensor, shape: &[u64], kind: ParamKind, trainable: bool) {
-        let replicated = self.replicated.get();
-        let param = Param { shape: shape.to_vec(), trainable, replicated, ..Param::new(self.path(name), tensor, kind) };
+        let (replicated, share) = (self.replicated.get(), self.share.get());
+        let plain = Param::new(self.path(name), tensor, kind);
+        let param = Param { shape: shape.to_vec(), trainable, replicated, share, ..plain };
         self.params.borrow_mut().push(param);
     }
 

@@ -15,6 +15,7 @@ mod norm;
 mod projection;
 mod rotary;
 mod sequence;
+mod share;
 mod tuning;
 
 pub use attention::{AttentionSpec, AttentionSteps, BiasSource, CrossSpec, KvSharing, RelativeSpec};

@@ -8,6 +8,7 @@ use crate::objective::Objective;
 use crate::offload::{self, HostBytes, Offload};
 use crate::optim::{Hyper, OptimizerKind};
 use crate::param::{Param, ParamKind};
+use crate::ranks::Share;
 use crate::scaler::ScalerState;
 use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task, TowerSpec, Tuning};
 use crate::training::{Training, TrainingOptions};
@@ -201,6 +202,8 @@ pub struct ParamInfo {
     pub trainable: bool,
     /// Whether each rank holds all of it where matrices are divided over tensor-parallel ranks.
     pub replicated: bool,
+    /// What a rank holds of it.
+    pub share: Share,
     /// Bytes it is stored in, where the precision recipe does not say that: packed, with its constants.
     pub packed_bytes: Option<u64>,
 }
@@ -317,6 +320,7 @@ fn infos(params: &[Param]) -> Vec<ParamInfo> {
             tied: p.tied.clone(),
             trainable: p.trainable,
             replicated: p.replicated,
+            share: p.share,
             packed_bytes: (p.constants > 0).then(|| p.tensor.storage().bytes() + p.constants),
         })
         .collect()

@@ -9,10 +9,11 @@ use crate::loss::{loss, positions};
 use crate::model::Model;
 use crate::objective::{Objective, REFERENCE, Reference, preference_loss};
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
+use crate::param::Param;
 use crate::scaler::{LossScaler, ScalerOptions, Skip};
 use crate::spec::{ModelSpec, Pattern, Tuning};
 use crate::step::Precision;
-use tensor::{Accumulate, CastLists, Phase, Result, Runtime, Tensor};
+use tensor::{Accumulate, CastLists, Combine, Phase, Result, Runtime, Tensor};
 
 /// How a model is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,6 +88,7 @@ impl Training {
             runtime.set_overwrite_saved(false);
             runtime.set_early_stop(true);
         }
+        check_ranks(spec, options)?;
         runtime.begin("init", Phase::Init);
         let precision = options.precision;
         let model = Model::build_frozen(runtime, spec, precision.param_dtype(), precision.frozen_dtype(&spec.tuning))?;
@@ -209,6 +211,7 @@ impl Training {
         let seq_len = positions(self.model.spec(), tokens, labels);
         let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), seq_len);
         f.training = dropout;
+        f.ranks = self.model.spec().ranks;
         f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
             let loss = match options.objective.preference {
@@ -249,6 +252,7 @@ impl Training {
     /// # Errors
     /// None for a model of this crate.
     pub fn update(&mut self, lr: f64) -> Result<Updated> {
+        self.add_up_gradients()?;
         self.begin("opt", Phase::Optimizer);
         let updated = self.condition_gradients()?;
         if updated.skipped.is_none() {
@@ -271,6 +275,28 @@ impl Training {
         self.step += 1;
         self.micro = 0;
         Ok(updated)
+    }
+
+    /// Adds up over the ranks the gradients of what all of them hold and each has seen a part through.
+    ///
+    /// # Errors
+    /// If a rank is gone.
+    pub fn add_up_gradients(&self) -> Result<()> {
+        let ranks = self.model.spec().ranks;
+        if ranks.is_alone() {
+            return Ok(());
+        }
+        self.begin("sync", Phase::Communication);
+        let summed = |p: &&Param| p.trainable && p.share.is_summed(ranks);
+        self.runtime.no_grad(|| {
+            for param in self.model.params().iter().filter(summed) {
+                if let Some(gradient) = param.tensor.grad() {
+                    param.tensor.set_grad(None);
+                    param.tensor.set_grad(Some(gradient.all_reduce(ranks.tensor(), Combine::Sum)?));
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Makes of the gradients what the optimizer is to see.
@@ -296,6 +322,23 @@ impl Training {
         }
         norm.unscale_and_clip(longest.unwrap_or(f64::INFINITY))?;
         Ok(updated)
+    }
+}
+
+/// Refuses what is not made for a part of a model.
+fn check_ranks(spec: &ModelSpec, options: &TrainingOptions) -> Result<()> {
+    let refused = |what: &str| {
+        let what = format!("{what} is not made for a model of which each rank has a part");
+        Err(tensor::Error::Argument { op: "ranks", what })
+    };
+    if spec.ranks.is_alone() {
+        Ok(())
+    } else if options.objective != Objective::DEFAULT {
+        refused("a loss other than that of whole logits")
+    } else if options.clip_norm.is_some() || options.precision == Precision::Fp16Mixed {
+        refused("a norm of all gradients")
+    } else {
+        Ok(())
     }
 }
 

@@ -521,6 +521,7 @@ mod tests {
             tied: Vec::new(),
             trainable: true,
             replicated: false,
+            share: nn::Share::Whole,
             packed_bytes: None,
         };
         let tensors = vec![tensor("embed.weight", 100), tensor("layers.0.w", 7), tensor("layers.1.w", 9)];

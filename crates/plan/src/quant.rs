@@ -331,6 +331,7 @@ mod tests {
                     tied: Vec::new(),
                     trainable: false,
                     replicated: false,
+                    share: nn::Share::Whole,
                     packed_bytes: None,
                 };
                 let three = ParamInfo { shape: vec![1, shape[0], shape[1]], ..param };
@@ -351,6 +352,7 @@ mod tests {
             tied: Vec::new(),
             trainable: true,
             replicated: false,
+            share: nn::Share::Whole,
             packed_bytes: None,
         };
         let n = 4096 * 11_008;

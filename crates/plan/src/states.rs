@@ -246,6 +246,7 @@ mod tests {
             tied: Vec::new(),
             trainable: true,
             replicated: false,
+            share: nn::Share::Whole,
             packed_bytes: None,
         };
         let params = [

@@ -110,6 +110,21 @@ fn parts_are_gathered_and_their_gradients_summed() {
 }
 
 #[test]
+fn parts_of_what_all_hold_have_their_gradients_gathered() {
+    for (rank, ((part, gradient), _)) in on_ranks(&[(Axis::Tp, N)], |rt, rank| {
+        let x = tensor(rt, &[5.0, 6.0, 7.0], &[1, 3]);
+        let y = x.partition(TP, 1).unwrap();
+        (y.to_vec().unwrap(), pulled(&y, &x, rank))
+    })
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(part, [5.0 + rank as f64]);
+        assert_eq!(gradient, [1.0, 2.0, 3.0]);
+    }
+}
+
+#[test]
 fn sums_are_cut_up_and_their_gradients_gathered() {
     for (rank, ((part, gradient), _)) in on_ranks(&[(Axis::Tp, N)], |rt, rank| {
         let x = own(rt, rank, &[2, 3]);

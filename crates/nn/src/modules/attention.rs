@@ -7,6 +7,7 @@ use super::linear::Branch;
 use super::{Differential, KeyWeights, Linear, Norm, relative};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
+use crate::ranks::Share;
 use crate::spec::{AttentionSpec, AttentionSteps, BiasSource, KvSharing, Projection, QkNorm};
 use heads::{Made, Maps};
 use std::rc::Rc;
@@ -74,21 +75,23 @@ impl Attention {
         let maps = Maps::new(b, spec, (h, from), layers)?;
         let takes = matches!(spec.sharing, KvSharing::Takes(_));
         let norm = |name, heads| -> Result<Option<Norm>> {
+            let part = |norm: &dyn Fn() -> Result<Norm>| b.sharing(Share::Part, norm).map(Some);
             match &spec.qk_norm {
                 QkNorm::None => Ok(None),
-                QkNorm::PerHead(n) => Norm::new(b, name, n, &[d]).map(Some),
-                QkNorm::Full(n) => Norm::new(b, name, n, &[heads * d]).map(Some),
-                QkNorm::EveryHead(n) => Norm::new(b, name, n, &[heads, d]).map(Some),
-                QkNorm::Modules(n) => Norm::split(b, name, n, heads, d).map(Some),
+                QkNorm::PerHead(n) => b.sharing(Share::Inside, || Norm::new(b, name, n, &[d])).map(Some),
+                QkNorm::Full(n) => part(&|| Norm::new(b, name, n, &[heads * d])),
+                QkNorm::EveryHead(n) => part(&|| Norm::new(b, name, n, &[heads, d])),
+                QkNorm::Modules(n) => part(&|| Norm::split(b, name, n, heads, d)),
             }
         };
+        let sinks = || b.param("sinks", &[a], ParamKind::Vector, Init::Zeros);
         Ok(Self {
             q_norm: norm(spec.qk_norm_names[0], a)?,
             k_norm: if takes { None } else { norm(spec.qk_norm_names[1], k)? },
             value_norm: (spec.value_norm.as_ref().filter(|_| !takes))
-                .map(|norm| Norm::new(b, "v_norm", norm, &[dv]))
+                .map(|norm| b.sharing(Share::Inside, || Norm::new(b, "v_norm", norm, &[dv])))
                 .transpose()?,
-            sinks: spec.sinks.then(|| b.param("sinks", &[a], ParamKind::Vector, Init::Zeros)).transpose()?,
+            sinks: spec.sinks.then(|| b.sharing(Share::Part, sinks)).transpose()?,
             mask: match spec.steps {
                 AttentionSteps::GptNeo { positions: p } => {
                     let shape = [1, 1, p, p];
@@ -98,7 +101,7 @@ impl Attention {
             },
             differential: spec.differential.map(|start| Differential::new(b, start, d, 1e-5)).transpose()?,
             keys: spec.keep.map(|keep| KeyWeights::new(b, spec, keep)).transpose()?,
-            gate: spec.gate.as_ref().map(|gate| Linear::new(b, gate, h, a * dv, Init::FanIn(h))).transpose()?,
+            gate: spec.gate.as_ref().map(|gate| Linear::columns(b, gate, h, a * dv, Init::FanIn(h))).transpose()?,
             out_norm: spec.out_norm.as_ref().map(|norm| Norm::named(b, norm, a * dv)).transpose()?,
             relative: spec
                 .relative
@@ -108,7 +111,7 @@ impl Attention {
             crosses: false,
             out: match spec.projection {
                 Projection::Routed(_) => None,
-                _ => Some(Linear::new(b, &spec.out, a * dv, to, Init::ScaledResidual { fan_in: a * dv, layers })?),
+                _ => Some(Linear::rows(b, &spec.out, a * dv, to, Init::ScaledResidual { fan_in: a * dv, layers })?),
             },
             spec: spec.clone(),
             maps,
@@ -120,8 +123,13 @@ impl Attention {
     /// # Shapes
     /// `b s h -> b s h`, `b a s s`
     pub fn forward(&self, f: &Forward, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        let Made { heads: (q, k, v), mut held, gate, routing } = self.heads(f, x)?;
-        let gate = self.gate.as_ref().map(|gate| gate.forward(f, x)).transpose()?.or(gate);
+        // Compressed streams are made of the rank's own positions, and enter themselves.
+        let compressed = matches!(self.maps, Maps::Latent(_));
+        let entered = if compressed && self.gate.is_none() { x.clone() } else { f.enter(x)? };
+        let Made { heads: (q, k, v), mut held, gate, routing } =
+            self.heads(f, if compressed { x } else { &entered })?;
+        let gate = self.gate.as_ref().map(|gate| gate.forward(f, &entered)).transpose()?.or(gate);
+        drop(entered);
         if f.profile.is_hf() {
             // Local names of the reference until its function returns.
             held.extend([q.clone(), k.clone(), v.clone()]);

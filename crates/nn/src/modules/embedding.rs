@@ -3,9 +3,10 @@
 use super::{Linear, Norm, Sequence};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
+use crate::ranks::Share;
 use crate::spec::{EmbeddingSpec, LinearSpec, ModelNames, PositionForm, PositionTable, SourceSpec};
 use std::rc::Rc;
-use tensor::{DType, Result, Tensor};
+use tensor::{Combine, DType, Result, Tensor};
 
 /// From what a stack reads to the first residual stream.
 #[derive(Clone, Debug)]
@@ -36,6 +37,17 @@ impl Embedding {
         (v, h): (u64, u64),
         table: Option<&Tensor>,
     ) -> Result<Self> {
+        // It stands in front of where positions are divided.
+        b.sharing(Share::Alike, || Self::build(b, spec, names, (v, h), table))
+    }
+
+    fn build(
+        b: &Builder<'_>,
+        spec: &EmbeddingSpec,
+        names: &ModelNames,
+        (v, h): (u64, u64),
+        table: Option<&Tensor>,
+    ) -> Result<Self> {
         let rt = b.runtime();
         let width = spec.width.unwrap_or(h);
         // Positions are added to the stream, unless all of it is projected behind the norm.
@@ -48,7 +60,10 @@ impl Embedding {
         let (mut own, mut signal, mut leading) = (None, Sequence::default(), Vec::new());
         match &spec.source {
             SourceSpec::Tokens if table.is_some() => own = table.cloned(),
-            SourceSpec::Tokens => own = Some(named(names.embed, v.saturating_add(spec.extra), width)?),
+            SourceSpec::Tokens => {
+                let rows = v.saturating_add(spec.extra).div_ceil(b.ranks().tp);
+                own = Some(b.sharing(Share::Part, || named(names.embed, rows, width))?);
+            }
             SourceSpec::Signal(numbers) => {
                 signal = Sequence::new(b, &numbers.pieces)?;
                 for one in &numbers.leading {
@@ -101,7 +116,7 @@ impl Embedding {
         let mut x = match &self.table {
             Some(table) => {
                 let _scope = f.runtime.scope(self.name);
-                table.embedding(input)?
+                tokens(f, table, input)?
             }
             None if self.graded() && f.profile.is_hf() => input.detach().require_grad()?.to_dtype(self.dtype)?,
             None => input.to_dtype(self.dtype)?,
@@ -162,8 +177,27 @@ impl Embedding {
         if let (Some(project), true) = (&self.project_in, last && !spec.norm_last) {
             x = project.forward(f, &x)?;
         }
-        Ok((x, held))
+        Ok((f.own_positions(&x)?, held))
     }
+}
+
+/// Rows of the table of tokens, of which each rank has a part: the others' tokens are zeros here.
+///
+/// # Shapes
+/// table `v / tp h`, tokens `b s` -> `b s h`
+fn tokens(f: &Forward, table: &Tensor, tokens: &Tensor) -> Result<Tensor> {
+    let group = f.ranks.tensor();
+    if group.is_alone() {
+        return table.embedding(tokens);
+    }
+    let (rt, rows) = (&f.runtime, table.size(0));
+    let (outside, own) = rt.no_grad(|| {
+        let own = tokens.add_scalar(-((rt.place(group.axis) * rows) as f64))?;
+        let (zero, last) = (rt.zeros(&[], DType::I64)?, rt.full(&[], rows.saturating_sub(1) as f64, DType::I64)?);
+        let inside = zero.less_equal(&own)?.logical_and(&own.less_equal(&last)?)?;
+        Ok::<_, tensor::Error>((inside.logical_not()?.unsqueeze(-1)?, inside.where_cond(&own, &zero)?))
+    })?;
+    table.embedding(&own)?.masked_fill(&outside, 0.0)?.all_reduce(group, Combine::Sum)
 }
 
 /// `x + added` in the precision of the pass; `held` gets what the reference names.

@@ -44,12 +44,14 @@ impl Latent {
         let (a, n, r) = (attention.heads, spec.nope_dim, spec.rope_dim);
         let map =
             |name, bias, input, output| Linear::new(b, &LinearSpec::new(name, bias), input, output, Init::FanIn(input));
+        let part =
+            |name, input, output| Linear::columns(b, &LinearSpec::new(name, false), input, output, Init::FanIn(input));
         let q = match spec.q_rank {
-            None => QueryMaps::Direct(map("q_proj", false, h, a * (n + r))?),
+            None => QueryMaps::Direct(part("q_proj", h, a * (n + r))?),
             Some(rank) => QueryMaps::Compressed(Box::new((
                 b.on_every_rank(|| map("q_a_proj", spec.bias, h, rank))?,
                 Norm::new(b, "q_a_layernorm", &spec.norm, &[rank])?,
-                map("q_b_proj", false, rank, a * (n + r))?,
+                part("q_b_proj", rank, a * (n + r))?,
             ))),
         };
         let indexer = match (&spec.indexer, spec.q_rank) {
@@ -61,26 +63,27 @@ impl Latent {
             q,
             kv_down: b.on_every_rank(|| map("kv_a_proj_with_mqa", spec.bias, h, spec.kv_rank + r))?,
             kv_norm: Norm::new(b, "kv_a_layernorm", &spec.norm, &[spec.kv_rank])?,
-            kv_up: map("kv_b_proj", false, spec.kv_rank, a * (n + attention.value_dim))?,
+            kv_up: part("kv_b_proj", spec.kv_rank, a * (n + attention.value_dim))?,
             spec: spec.clone(),
         })
     }
 
     /// `b s h` -> heads. The rotated part of the keys is one head shared by all.
     pub fn heads(&self, f: &Forward, attention: &AttentionSpec, x: &Tensor) -> Result<LatentHeads> {
-        let (b, s, a) = (x.size(0), x.size(1), attention.heads);
+        let (b, a) = (x.size(0), attention.heads);
         let (n, r, dv) = (self.spec.nope_dim, self.spec.rope_dim, attention.value_dim);
         let mut compressed = None;
         let q = match &self.q {
-            QueryMaps::Direct(map) => map.forward(f, x)?,
+            QueryMaps::Direct(map) => map.forward(f, &f.enter(x)?)?,
             QueryMaps::Compressed(maps) => {
                 let (down, norm, up) = &**maps;
                 let low = down.forward(f, x)?;
                 let low = norm.forward(f, &low)?;
                 compressed = Some(low.clone());
-                up.forward(f, &low)?
+                up.forward(f, &f.enter(&low)?)?
             }
         };
+        let s = q.size(1);
         let q = q.view(&[b, s, a, n + r])?.transpose(1, 2)?; // b a s (n r)
         let mut q = q.split(&[n, r], -1)?;
         if let Some([by, _]) = self.spec.scales {
@@ -91,7 +94,8 @@ impl Latent {
         if let Some([_, by]) = self.spec.scales {
             latent = latent.mul_scalar(by)?;
         }
-        let k_rot = low[1].view(&[b, 1, s, r])?;
+        let latent = f.enter(&latent)?;
+        let k_rot = f.enter(&low[1])?.view(&[b, 1, s, r])?;
         let (q_rot, k_rot) = match &attention.rotary {
             Some(rotary) => rotary::rotate(f, rotary, q[1].clone(), k_rot, f.activation_dtype(x))?,
             None => (q[1].clone(), k_rot),

@@ -3,6 +3,7 @@
 use super::{Adapter, Packed};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
+use crate::ranks::Share;
 use crate::spec::LinearSpec;
 use std::rc::Rc;
 use tensor::{DType, Result, Tensor};
@@ -16,6 +17,8 @@ pub struct Linear {
     bias: Option<Tensor>,
     transposed: bool,
     loose: bool,
+    /// Whether ranks that share it divide it by its inputs: each has a part of the sum.
+    summed: bool,
     branch: Option<Rc<Branch>>,
 }
 
@@ -60,6 +63,27 @@ impl Linear {
     /// # Errors
     /// If the weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &LinearSpec, input: u64, output: u64, init: Init) -> Result<Self> {
+        Self::build(b, spec, [input, output], init, false)
+    }
+
+    /// A map of which each rank makes another part of the outputs: `output` are its own.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
+    pub fn columns(b: &Builder<'_>, spec: &LinearSpec, input: u64, output: u64, init: Init) -> Result<Self> {
+        b.sharing(Share::Part, || Self::build(b, spec, [input, output], init, false))
+    }
+
+    /// A map of which each rank reads another part of the inputs: `input` are its own. The outputs leave as the sum over the
+    /// ranks.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
+    pub fn rows(b: &Builder<'_>, spec: &LinearSpec, input: u64, output: u64, init: Init) -> Result<Self> {
+        b.sharing(Share::Part, || Self::build(b, spec, [input, output], init, true))
+    }
+
+    fn build(b: &Builder<'_>, spec: &LinearSpec, [input, output]: [u64; 2], init: Init, summed: bool) -> Result<Self> {
         let _scope = b.runtime().scope(spec.name);
         let tuning = b.tuning();
         let weight = match tuning.packed {
@@ -71,7 +95,9 @@ impl Linear {
                 Weight::Whole(b.param("weight", &shape, ParamKind::Matrix, init)?)
             }
         };
-        let bias = spec.bias.then(|| b.param("bias", &[output], ParamKind::Vector, Init::Zeros)).transpose()?;
+        let bias = || b.param("bias", &[output], ParamKind::Vector, Init::Zeros);
+        // Of a sum over the ranks, the bias is added to the whole.
+        let bias = spec.bias.then(|| if summed { b.sharing(Share::Whole, bias) } else { bias() }).transpose()?;
         let adapter = tuning.adapter(&b.runtime().module_path());
         let adapter = adapter.map(|lora| Adapter::new(b, lora, input, output).map(Box::new)).transpose()?;
         Ok(Self {
@@ -81,6 +107,7 @@ impl Linear {
             bias,
             transposed: spec.transposed,
             loose: spec.loose,
+            summed,
             branch: None,
         })
     }
@@ -128,13 +155,24 @@ impl Linear {
 
     /// The map itself, with a weight that is stored as it is used.
     fn whole(&self, f: &Forward, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        if self.summed && f.ranks.tp > 1 {
+            let out = f.leave(self.product(f, x, weight, None)?)?;
+            return match &self.bias {
+                Some(bias) => out.add(&f.weight(bias)?.to_dtype(out.dtype())?),
+                None => Ok(out),
+            };
+        }
+        self.product(f, x, weight, self.bias.as_ref())
+    }
+
+    fn product(&self, f: &Forward, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         if let Some(casts) = &f.fp8
-            && let Some(out) = casts.linear(f, x, weight, self.bias.as_ref(), self.transposed)?
+            && let Some(out) = casts.linear(f, x, weight, bias, self.transposed)?
         {
             return Ok(out);
         }
         let weight = f.weight(weight)?;
-        let bias = self.bias.as_ref().map(|b| f.weight(b)).transpose()?;
+        let bias = bias.map(|b| f.weight(b)).transpose()?;
         if self.loose && f.profile.is_hf() {
             // Autocast keeps copies of parameters only, and this is a view of one.
             let out = x.linear_transposed(&weight.t()?, None)?;

@@ -5,6 +5,7 @@ use super::linear::Branch;
 use super::{Linear, Norm};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
+use crate::ranks::Share;
 use crate::spec::{Activation, MlpInput, MlpSpec};
 use std::rc::Rc;
 use tensor::{Result, Tensor};
@@ -50,15 +51,16 @@ impl Mlp {
         let f = spec.intermediate_size;
         let fan_in = Init::FanIn(h);
         let input = match &spec.input {
-            MlpInput::Plain(up) => Input::Plain(Linear::new(b, up, h, f, fan_in)?),
+            MlpInput::Plain(up) => Input::Plain(Linear::columns(b, up, h, f, fan_in)?),
             MlpInput::Gated { gate, up } => {
-                Input::Gated(Linear::new(b, gate, h, f, fan_in)?, Linear::new(b, up, h, f, fan_in)?)
+                Input::Gated(Linear::columns(b, gate, h, f, fan_in)?, Linear::columns(b, up, h, f, fan_in)?)
             }
-            MlpInput::GatedFused(both) => Input::GatedFused(Linear::new(b, both, h, 2 * f, fan_in)?),
+            MlpInput::GatedFused(both) => Input::GatedFused(Linear::columns(b, both, h, 2 * f, fan_in)?),
         };
-        let slopes = (spec.act == Activation::Xielu).then(|| Slopes::new(b)).transpose()?;
+        let slopes =
+            (spec.act == Activation::Xielu).then(|| b.sharing(Share::Inside, || Slopes::new(b))).transpose()?;
         let norm = spec.norm.as_ref().map(|norm| Norm::named(b, norm, f)).transpose()?;
-        let down = Linear::new(b, &spec.down, f, h, Init::ScaledResidual { fan_in: f, layers })?;
+        let down = Linear::rows(b, &spec.down, f, h, Init::ScaledResidual { fan_in: f, layers })?;
         Ok(Self {
             input,
             norm,
@@ -87,6 +89,7 @@ impl Mlp {
     }
 
     fn unscaled(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
+        let x = &f.enter(x)?;
         let inner = match &self.input {
             Input::Plain(up) => {
                 let up = up.forward(f, x)?;

@@ -11,6 +11,7 @@ pub mod causal_conv;
 pub mod conv;
 pub mod delta;
 pub mod differential;
+mod dispatch;
 pub mod embedding;
 pub mod gated_norm;
 pub mod hf;

@@ -5,10 +5,12 @@
 //! the same products.
 
 use super::block::scope;
+use super::dispatch::Dispatched;
 use super::mlp::gated;
 use super::{Linear, Mlp, Router, hf};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
+use crate::ranks::Share;
 use crate::spec::{ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
@@ -65,7 +67,7 @@ impl Moe {
         let router = Router::new(b, spec, h)?;
         let experts = {
             let _scope = scope(b.runtime(), spec.name);
-            Experts::new(b, spec, h, layers)?
+            b.sharing(Share::Part, || Experts::new(b, spec, h, layers))?
         };
         let shared = match &spec.shared {
             None => None,
@@ -176,18 +178,23 @@ impl Moe {
             input = input.mul(&scale.unsqueeze(-1)?)?;
         }
 
-        let input_bias =
-            self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
+        let elsewhere = f.ranks.ep > 1 || f.ranks.etp > 1;
+        let sent = elsewhere.then(|| Dispatched::of(f, &input, &sorted.sizes)).transpose()?;
+        if let Some(sent) = &sent {
+            input = sent.rows.clone();
+        }
+        let (expert, sizes) = sent.as_ref().map_or((&sorted.expert, &sorted.sizes), |sent| (&sent.expert, &sent.sizes));
+        let input_bias = self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, expert)).transpose()?;
         let mut maps = Vec::with_capacity(2);
         for weight in &self.experts.input {
-            maps.push(self.map(f, &input, weight, false, &sorted.sizes)?);
+            maps.push(self.map(f, &input, weight, false, sizes)?);
         }
         if let Some(bias) = &input_bias {
             maps = vec![maps.remove(0).add(bias)?];
         }
         let inner = self.gate(f, maps)?; // r f
-        let down_bias = self.experts.down_bias.as_ref().map(|b| pick(f, &f.weight(b)?, &sorted.expert)).transpose()?;
-        let down_sizes = real.as_ref().map_or(&sorted.sizes, |(_, sizes)| sizes);
+        let down_bias = self.experts.down_bias.as_ref().map(|b| pick(f, &f.weight(b)?, expert)).transpose()?;
+        let down_sizes = real.as_ref().map_or(sizes, |(_, sizes)| sizes);
         let mut out = self.map(f, &inner, &self.experts.down, true, down_sizes)?; // r h
         drop((inner, input_bias));
         if let Some((mask, _)) = &real {
@@ -195,6 +202,10 @@ impl Moe {
         }
         if let Some(bias) = &down_bias {
             out = out.add(bias)?;
+        }
+        if let Some(sent) = sent {
+            drop(input);
+            out = sent.back(f, out)?;
         }
         // The reference's `proj_out` lives to the end of its function.
         let mut weighted = if self.spec.everywhere { out } else { out.mul(&scale.unsqueeze(-1)?)? };
@@ -236,7 +247,7 @@ impl Moe {
             }
             (ExpertLayout::InOut, _) => x.to_dtype(weight.dtype())?.grouped_linear_transposed(&weight, sizes),
             (ExpertLayout::Stacked, down) => {
-                let weight = weight.view(&[e, width, weight.size(1)])?;
+                let weight = weight.view(&[e / f.ranks.ep, width, weight.size(1)])?;
                 if down { x.grouped_linear_transposed(&weight, sizes) } else { x.grouped_linear(&weight, sizes) }
             }
         };
@@ -282,9 +293,9 @@ impl Shared {
 
 impl Experts {
     fn new(b: &Builder<'_>, spec: &MoeSpec, h: u64, layers: u64) -> Result<Self> {
-        let (e, f) = (spec.experts, spec.intermediate_size);
+        let (e, f) = (spec.experts / b.ranks().ep, spec.intermediate_size);
         let h = spec.latent.as_ref().map_or(h, |latent| latent.width);
-        let kind = ParamKind::Expert { experts: e, top_k: spec.top_k };
+        let kind = ParamKind::Expert { experts: spec.experts, top_k: spec.top_k };
         let (into, out) = (Init::FanIn(h), Init::ScaledResidual { fan_in: f, layers });
         let bias = |name, width| -> Result<Option<Tensor>> {
             spec.expert_bias.then(|| b.param(name, &[e, width], kind, Init::Zeros)).transpose()
@@ -308,7 +319,8 @@ impl Experts {
             ExpertGate::Halves | ExpertGate::Clamped { .. } => ("gate_up_proj", "gate_up_proj_bias", 2 * f),
         };
         let (name, down) = if modules { ("input_linear.weight", "output_linear.weight") } else { (name, "down_proj") };
-        let sum_bias = modules.then(|| b.param("bias", &[h], ParamKind::Vector, Init::Zeros)).transpose()?;
+        let sum_bias = || b.sharing(Share::Whole, || b.param("bias", &[h], ParamKind::Vector, Init::Zeros));
+        let sum_bias = modules.then(sum_bias).transpose()?;
         Ok(Self {
             input: vec![weight(name, (all, all_kind), width, h, into)?],
             input_bias: bias(bias_name, width)?,

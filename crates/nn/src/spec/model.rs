@@ -2,6 +2,7 @@
 
 use super::{EmbeddingSpec, LayerSpec, Mixer, NormSpec, Sequence, SignalSpec, SourceSpec, Tuning};
 use crate::param::ParamKind;
+use crate::ranks::Ranks;
 use std::rc::Rc;
 use tensor::DType;
 
@@ -46,6 +47,8 @@ pub struct ModelSpec {
     pub not_modelled: Vec<String>,
     /// What of it is trained, and what is added to that. Everything and nothing, unless the user says otherwise.
     pub tuning: Tuning,
+    /// The ranks among which it is a part; see [`ModelSpec::share`].
+    pub ranks: Ranks,
 }
 
 impl ModelSpec {
@@ -71,6 +74,7 @@ impl ModelSpec {
             buffers: Vec::new(),
             not_modelled: Vec::new(),
             tuning: Tuning::default(),
+            ranks: Ranks::ALONE,
         }
     }
 

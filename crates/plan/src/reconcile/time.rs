@@ -96,7 +96,8 @@ impl Class {
             | Op::Broadcast(_)
             | Op::Send(_)
             | Op::Recv(_)
-            | Op::Replicate(_) => Self::Communication,
+            | Op::Replicate(_)
+            | Op::Partition(_) => Self::Communication,
             Op::AdamW(_)
             | Op::AdamW8bit(_)
             | Op::Lion(_)

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// The ranks of a run, by the degrees of its axes, and what they hand each other.
 #[derive(Debug)]
 pub struct Ranks {
-    /// Axes with their degrees, neighbours first.
-    degrees: Vec<(Axis, u64)>,
+    /// Axes with their degrees, neighbours first: once, or in several ways over the same ranks.
+    orders: Vec<Vec<(Axis, u64)>>,
     board: Mutex<Board>,
     changed: Condvar,
 }
@@ -33,12 +33,18 @@ struct Meeting {
 impl Ranks {
     /// Ranks for every combination of places along axes of these degrees; the first axis changes fastest.
     pub fn new(degrees: &[(Axis, u64)]) -> Arc<Self> {
-        Arc::new(Self { degrees: degrees.to_vec(), board: Mutex::default(), changed: Condvar::new() })
+        Self::in_orders(&[degrees])
+    }
+
+    /// The same, the same ranks having places along other axes too: those that share experts.
+    pub fn in_orders(orders: &[&[(Axis, u64)]]) -> Arc<Self> {
+        let orders = orders.iter().map(|degrees| degrees.to_vec()).collect();
+        Arc::new(Self { orders, board: Mutex::default(), changed: Condvar::new() })
     }
 
     /// How many there are.
     pub fn count(&self) -> u64 {
-        self.degrees.iter().map(|(_, degree)| degree).product()
+        self.orders.first().map_or(1, |degrees| degrees.iter().map(|(_, degree)| degree).product())
     }
 
     /// What carries data for one of them.
@@ -48,14 +54,16 @@ impl Ranks {
 
     /// Ranks between neighbours along an axis, and its degree.
     fn stride(&self, axis: Axis) -> (u64, u64) {
-        let mut stride = 1;
-        for &(one, degree) in &self.degrees {
-            if one == axis {
-                return (stride, degree);
+        for degrees in &self.orders {
+            let mut stride = 1;
+            for &(one, degree) in degrees {
+                if one == axis {
+                    return (stride, degree);
+                }
+                stride *= degree;
             }
-            stride *= degree;
         }
-        (stride, 1)
+        (1, 1)
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {

@@ -369,6 +369,8 @@ ops! {
     send { Send, Recv }
     /// Into maps of which each rank has another part.
     replicate { Replicate }
+    /// One rank's part of what all hold.
+    partition { Partition }
     // --- from outside
     /// An op with its own cost rule.
     custom { Custom }

@@ -8,6 +8,7 @@ use napkin_tensor::ops::all_reduce::AllReduce;
 use napkin_tensor::ops::all_to_all::AllToAll;
 use napkin_tensor::ops::broadcast::Broadcast;
 use napkin_tensor::ops::nll_loss::Reduction;
+use napkin_tensor::ops::partition::Partition;
 use napkin_tensor::ops::reduce_scatter::ReduceScatter;
 use napkin_tensor::ops::replicate::Replicate;
 use napkin_tensor::ops::send::{Recv, Send};
@@ -34,6 +35,10 @@ pub fn rows() -> Vec<Row> {
             Ok(apply(Op::AllToAll(op), &[&g.float(&[2, 3])?])?.into_vec())
         }),
         row("replicate", |g| Ok(apply(Op::Replicate(Replicate { group: ALONE }), &[&g.float(&[2, 3])?])?.into_vec())),
+        row("partition", |g| {
+            let op = Partition { group: ALONE, dim: 1, place: 0 };
+            Ok(apply(Op::Partition(op), &[&g.float(&[2, 3])?])?.into_vec())
+        }),
         row("broadcast", |g| Ok(apply(Op::Broadcast(Broadcast { group: ALONE }), &[&g.data(&[2, 3])?])?.into_vec())),
         row("send", |g| Ok(apply(Op::Send(Send { group: ALONE, to: 1 }), &[&g.data(&[2, 3])?])?.into_vec())),
         row("recv", |g| {

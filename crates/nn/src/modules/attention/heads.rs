@@ -43,19 +43,19 @@ impl Maps {
         let takes = matches!(spec.sharing, KvSharing::Takes(_));
         Ok(match &spec.projection {
             Projection::Separate { q, .. } | Projection::Paired { q, .. } if takes => {
-                Self::Queries(Box::new(Linear::new(b, q, h, a * d, fan_in)?))
+                Self::Queries(Box::new(Linear::columns(b, q, h, a * d, fan_in)?))
             }
             Projection::Separate { q, k: key, v } => Self::Separate(Box::new([
-                Linear::new(b, q, h, if spec.query_gate { 2 * a * d } else { a * d }, fan_in)?,
-                Linear::new(b, key, from, k * d, Init::FanIn(from))?,
-                Linear::new(b, v, from, k * dv, Init::FanIn(from))?,
+                Linear::columns(b, q, h, if spec.query_gate { 2 * a * d } else { a * d }, fan_in)?,
+                Linear::columns(b, key, from, k * d, Init::FanIn(from))?,
+                Linear::columns(b, v, from, k * dv, Init::FanIn(from))?,
             ])),
             Projection::Paired { q, k: key } => Self::Paired(Box::new([
-                Linear::new(b, q, h, a * d, fan_in)?,
-                Linear::new(b, key, from, k * d, Init::FanIn(from))?,
+                Linear::columns(b, q, h, a * d, fan_in)?,
+                Linear::columns(b, key, from, k * d, Init::FanIn(from))?,
             ])),
             Projection::Fused { qkv, order } => {
-                Self::Fused(Linear::new(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
+                Self::Fused(Linear::columns(b, qkv, h, a * d + k * (d + dv), fan_in)?, *order)
             }
             Projection::Latent(latent) => Self::Latent(Box::new(Latent::new(b, latent, spec, h)?)),
             Projection::Routed(routed) => Self::Routed(Box::new(RoutedHeads::new(b, routed, spec, h, layers)?)),
@@ -64,7 +64,7 @@ impl Maps {
 }
 
 impl Attention {
-    /// Queries, keys and values of the input.
+    /// Queries, keys and values of the input; behind compressed streams, of what the rank has of the stream.
     ///
     /// # Shapes
     /// `b s h` -> `b a s d`, `b k s d`, `b k s dv`
