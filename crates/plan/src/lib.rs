@@ -9,6 +9,7 @@
 //! | [`mfu`] | which utilization a measured speed is |
 //! | [`cluster`] | how long a step of many devices takes |
 //! | [`layout`] | how a run is divided over devices, and what is legal |
+//! | [`handover`] | layouts to and from the engines people run |
 //! | [`log_mfu`], [`step_log`] | the same of the log of a run |
 //! | [`allocator`] | what PyTorch's caching allocator reserves for a step |
 //! | [`oom`] | what an out-of-memory message says, and what frees enough |
@@ -43,6 +44,7 @@ pub mod fleet;
 pub mod flops;
 pub mod formulas;
 pub mod frontier;
+pub mod handover;
 pub mod hardware;
 pub mod hw_report;
 pub mod inference;

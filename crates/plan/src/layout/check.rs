@@ -163,7 +163,7 @@ fn sizes(layout: &Layout, model: &ModelSpec, seq_len: u64, problems: &mut Diagno
 }
 
 /// The mixture in a feed-forward part.
-pub(super) fn moe(part: &FeedForwardSpec) -> Option<&MoeSpec> {
+pub(crate) fn moe(part: &FeedForwardSpec) -> Option<&MoeSpec> {
     match part {
         FeedForwardSpec::Moe(moe) => Some(moe),
         FeedForwardSpec::Beside(both) => Some(&both.moe),

@@ -6,6 +6,7 @@
 mod check;
 
 pub use check::check;
+pub(crate) use check::moe;
 
 use nn::context::Recompute;
 use nn::offload::Offload;
