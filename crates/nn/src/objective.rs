@@ -3,6 +3,7 @@
 use crate::context::Forward;
 use crate::loss::{IGNORED, next_targets, rows_loss};
 use crate::model::Model;
+use crate::modules::written_out;
 use std::fmt;
 use std::str::FromStr;
 use tensor::ops::nll_loss::Reduction;
@@ -111,6 +112,7 @@ pub(crate) fn chunked_loss(
     let hidden = hidden.view(&[rows, h])?;
     let flat = f.runtime.no_grad(|| targets.view(&[rows]))?;
     let narrow = model.spec().head.narrow_loss;
+    written_out("chunked_loss", "parts", parts.min(rows))?;
     let size = rows.div_ceil(parts.min(rows).max(1)).max(1);
     let mut total: Option<Tensor> = None;
     for start in (0..rows).step_by(size as usize) {

@@ -32,6 +32,13 @@ pub fn dense_layers(r: &mut Reader<'_>, l: u64, default: u64) -> Vec<bool> {
     (0..l).map(|i| i < first).collect()
 }
 
+/// Which layers are dense: those that `mlp_only_layers` lists, and all but every so many, as `decoder_sparse_step` says.
+pub fn dense_by_step(r: &mut Reader<'_>, l: u64) -> Vec<bool> {
+    let step = r.size_or("decoder_sparse_step", 1, FAMILY);
+    let listed = r.counts("mlp_only_layers").unwrap_or_default();
+    (0..l).map(|i| listed.contains(&i) || !(i + 1).is_multiple_of(step)).collect()
+}
+
 /// Checks that the numbers of a mixture fit together.
 pub fn counts(r: &mut Reader<'_>, h: u64, (key, experts): (&str, u64), top_k: u64, (f_key, f): (&str, u64)) -> Counts {
     if top_k > experts {

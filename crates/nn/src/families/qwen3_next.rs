@@ -6,7 +6,7 @@ use super::common::{
     FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, heads, intermediate_size, layers_called,
     pre_norm, rope_theta, rotary, rotary_dim,
 };
-use super::experts::{counts, extra_predictors, mixture, router_extras, sparse};
+use super::experts::{counts, dense_by_step, extra_predictors, mixture, router_extras, sparse};
 use crate::config::{Part, Reader};
 use crate::spec::{
     Activation, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, LayerSpec, LinearSpec, Mixer, ModelSpec,
@@ -172,9 +172,7 @@ impl Base {
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let base = base(r, 2, DeltaMaps::Fused);
     let moe = experts(r, &base, 512, 10);
-    let step = r.size_or("decoder_sparse_step", 1, FAMILY);
-    let listed = r.counts("mlp_only_layers").unwrap_or_default();
-    let is_dense: Vec<bool> = (0..base.s.l).map(|i| listed.contains(&i) || !(i + 1).is_multiple_of(step)).collect();
+    let is_dense = dense_by_step(r, base.s.l);
     let dense = if is_dense.contains(&true) {
         Some(intermediate_size(r, &base.s))
     } else {

@@ -4,7 +4,7 @@ use super::common::{
     FAMILY, FREE, Sizes, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
     rope_theta, rotary, sizes_or, sliding, window,
 };
-use super::experts::{counts, mixed, mixture, router_extras, sparse};
+use super::experts::{counts, dense_by_step, mixed, mixture, router_extras, sparse};
 use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, LayerSpec, LinearSpec, ModelSpec, MoeSpec, NormSpec, QkNorm, RouterSpec, SharedSpec,
@@ -45,9 +45,7 @@ fn base(r: &mut Reader<'_>, defaults: &Defaults) -> (Base, MoeSpec) {
         narrow_weights: true,
         ..RouterSpec::default()
     };
-    let step = r.size_or("decoder_sparse_step", 1, FAMILY);
-    let listed = r.counts("mlp_only_layers").unwrap_or_default();
-    let is_dense = (0..s.l).map(|i| listed.contains(&i) || !(i + 1).is_multiple_of(step)).collect();
+    let is_dense = dense_by_step(r, s.l);
     (Base { s, act, norm, dense, is_dense }, mixture(&counts, act, router, None))
 }
 
