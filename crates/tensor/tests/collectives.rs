@@ -9,6 +9,7 @@ use napkin_tensor::{Axis, Combine, Cost, DType, Device, Error, Group, Runtime, T
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 const N: u64 = 3;
 const TP: Group = Group { axis: Axis::Tp, size: N };
@@ -217,6 +218,21 @@ fn letters_go_round_the_ring() {
         assert_eq!(got, [before as f64, (10 + before) as f64]);
         assert_eq!((cost.sent, cost.received), (16, 16));
     }
+}
+
+/// The last rank comes late, when the first has long been done: who waits for the last does not miss the first.
+#[test]
+fn a_rank_that_is_done_is_not_missed() {
+    let results = on_ranks(&[(Axis::Tp, N)], |rt, rank| match rank {
+        0 => Vec::new(),
+        1 => Tensor::recv(rt, TP, 1, &[2], DType::F64).unwrap().to_vec().unwrap(),
+        _ => {
+            thread::sleep(Duration::from_millis(50));
+            own(rt, rank, &[2]).send(TP, -1).unwrap();
+            Vec::new()
+        }
+    });
+    assert_eq!(results[1].0, [2.0, 12.0]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{Axis, Group, Peers};
 use crate::error::{Error, Result};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The ranks of a run, by the degrees of its axes, and what they hand each other.
@@ -19,7 +19,8 @@ struct Board {
     meetings: HashMap<(Axis, u64), Meeting>,
     /// By axis, sender and receiver.
     letters: HashMap<(Axis, u64, u64), VecDeque<Vec<f64>>>,
-    gone: bool,
+    /// Ranks that are done or have failed.
+    gone: BTreeSet<u64>,
 }
 
 /// An exchange under way.
@@ -70,15 +71,15 @@ impl Ranks {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready` has something to take.
-    fn wait<T>(&self, mut ready: impl FnMut(&mut Board) -> Option<T>) -> Result<T> {
+    /// Waits until `ready` has something to take, which one of `others` is to bring.
+    fn wait<T>(&self, others: &[u64], mut ready: impl FnMut(&mut Board) -> Option<T>) -> Result<T> {
         let mut board = self.board();
         loop {
             if let Some(found) = ready(&mut board) {
                 self.changed.notify_all();
                 return Ok(found);
             }
-            if board.gone {
+            if others.iter().any(|rank| board.gone.contains(rank)) {
                 return Err(Error::Argument { op: "exchange", what: "another rank is gone".to_owned() });
             }
             board = self.changed.wait(board).unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +87,7 @@ impl Ranks {
     }
 }
 
-/// What carries data for one rank. When it is dropped, ranks that wait for it are told.
+/// What carries data for one rank. When it is dropped, ranks that wait for this one are told.
 #[derive(Debug)]
 pub struct Local {
     ranks: Arc<Ranks>,
@@ -99,6 +100,12 @@ impl Local {
         let (stride, degree) = self.ranks.stride(axis);
         let place = self.rank / stride % degree;
         (self.rank - place * stride, place, stride)
+    }
+
+    /// The ranks of the group along an axis.
+    fn members(&self, group: Group) -> Vec<u64> {
+        let (first, _, stride) = self.group(group.axis);
+        (0..group.size).map(|place| first + place * stride).collect()
     }
 
     fn neighbour(&self, group: Group, away: i64) -> u64 {
@@ -117,8 +124,8 @@ impl Peers for Local {
     fn exchange(&self, group: Group, mine: Vec<f64>) -> Result<Vec<Vec<f64>>> {
         let (first, place, _) = self.group(group.axis);
         let (key, size) = ((group.axis, first), group.size);
-        let mut mine = Some(mine);
-        self.ranks.wait(|board| {
+        let (mut mine, members) = (Some(mine), self.members(group));
+        self.ranks.wait(&members, |board| {
             let meeting = board.meetings.entry(key).or_default();
             // The exchange before is not over while somebody has not taken its result.
             if let (None, Some(part)) = (&meeting.result, mine.take_if(|_| meeting.result.is_none())) {
@@ -131,7 +138,7 @@ impl Peers for Local {
             }
             None
         })?;
-        self.ranks.wait(|board| {
+        self.ranks.wait(&members, |board| {
             let meeting = board.meetings.get_mut(&key)?;
             let (parts, left) = meeting.result.as_mut()?;
             *left -= 1;
@@ -145,22 +152,23 @@ impl Peers for Local {
     fn send(&self, group: Group, to: i64, data: Vec<f64>) -> Result<()> {
         let key = (group.axis, self.rank, self.neighbour(group, to));
         let mut data = Some(data);
-        self.ranks.wait(|board| {
+        self.ranks.wait(&[], |board| {
             board.letters.entry(key).or_default().extend(data.take());
             Some(())
         })
     }
 
     fn receive(&self, group: Group, from: i64) -> Result<Vec<f64>> {
-        let key = (group.axis, self.neighbour(group, from), self.rank);
-        self.ranks.wait(|board| board.letters.get_mut(&key)?.pop_front())
+        let sender = self.neighbour(group, from);
+        let key = (group.axis, sender, self.rank);
+        self.ranks.wait(&[sender], |board| board.letters.get_mut(&key)?.pop_front())
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // A rank that is done has taken part in all there was: only one that failed leaves others waiting.
-        self.ranks.board().gone = true;
+        // A rank that is done has taken part in all that others wait for: only one that failed leaves them waiting.
+        self.ranks.board().gone.insert(self.rank);
         self.ranks.changed.notify_all();
     }
 }
