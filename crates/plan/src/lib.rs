@@ -65,6 +65,7 @@ pub mod reconcile;
 pub mod report;
 pub mod runtime;
 pub mod scaling;
+mod section;
 pub mod sharding;
 pub mod snapshot;
 pub mod states;

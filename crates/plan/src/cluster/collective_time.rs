@@ -36,6 +36,8 @@ pub struct NodeLinks {
     pub ring: f64,
     /// Bytes per second on which an all-reduce inside a node is reckoned; above `ring` where switches add.
     pub reduce: f64,
+    /// Bytes per second that a device takes part in a tree over nodes with: up and down each count.
+    pub tree: f64,
     /// Seconds of one step.
     pub step: f64,
     /// Seconds before the first step.
@@ -47,12 +49,8 @@ pub struct NodeLinks {
 pub struct Network {
     /// Bytes per second and direction of the network card of one device, as rings reach it.
     pub ring: f64,
-    /// The same as trees reach it.
-    pub tree: f64,
-    /// Seconds of one step of a ring of gathers and scatters.
+    /// Seconds of one step of a ring.
     pub step: f64,
-    /// Seconds of one step of a ring of an all-reduce.
-    pub reduce_step: f64,
     /// Seconds of one step of a tree.
     pub tree_step: f64,
 }
@@ -66,6 +64,17 @@ pub struct Fabric {
     pub node: NodeLinks,
     /// Between nodes.
     pub network: Network,
+    /// By how much a network is slower than it should be.
+    pub late: Late,
+}
+
+/// Seconds by which every step of a ring over nodes is late.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Late {
+    /// Of a gather or a scatter.
+    pub gather: f64,
+    /// Of an all-reduce.
+    pub reduce: f64,
 }
 
 /// A bandwidth that somebody measured: of the bus, as `nccl-tests` defines it.
@@ -78,6 +87,9 @@ pub struct BusBandwidth {
     /// Bytes of the tensor.
     pub bytes: f64,
 }
+
+/// Bytes below which an all-reduce over many nodes goes by tree however slow the network is.
+const SMALL: f64 = 64.0 * 1024.0 * 1024.0;
 
 impl Fabric {
     /// Seconds of a collective of `bytes` over a group; see [`Collective`] for what `bytes` counts.
@@ -112,7 +124,7 @@ impl Fabric {
         self.node.start
             + match collective {
                 Collective::AllReduce => {
-                    let ring = 2.0 * (n - 1.0) * net.reduce_step + 2.0 * part / ring;
+                    let ring = 2.0 * (n - 1.0) * net.step + 2.0 * part / ring;
                     ring.min(self.tree(bytes, span, cards))
                 }
                 Collective::AllGather | Collective::ReduceScatter => (n - 1.0) * net.step + part / ring,
@@ -131,42 +143,53 @@ impl Fabric {
         let net = self.network;
         let (local, nodes) = (span.local as f64, span.nodes as f64);
         let latency = 2.0 * ((local - 1.0) * self.node.step + nodes.log2().ceil() * net.tree_step);
-        let inside = if span.local > 1 { 2.0 * bytes * (local - 1.0) / local / self.node.reduce } else { 0.0 };
-        latency + (tree_bytes(bytes, span) / (net.tree * cards)).max(inside)
+        let rate = (net.ring * cards).min(if span.local > 1 { self.node.tree } else { f64::INFINITY });
+        latency + tree_bytes(bytes, span) / rate
     }
 
-    /// The same fabric as it was when bandwidths were measured over a group: latencies of a step (and, where those would be
-    /// below 0, bandwidths) such that the measured collectives take as long as they did.
+    /// Seconds by which a collective is late, on a network that is slower than it should be.
     ///
-    /// Networks slow down by messages, not by bytes, as far as published jobs show: at twice the ranks a gather of the same
-    /// bytes takes twice as long.
+    /// Large all-reduces are rings there; small ones go by tree, each level of which is one message up and one down.
+    pub fn lateness(&self, collective: Collective, bytes: f64, span: Span) -> f64 {
+        let steps = span.ranks as f64 - 1.0;
+        match collective {
+            _ if span.inside() => 0.0,
+            Collective::AllReduce if bytes < SMALL => 2.0 * (span.nodes as f64).log2().ceil() * self.late.gather,
+            Collective::AllReduce => 2.0 * steps * self.late.reduce,
+            Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => steps * self.late.gather,
+            Collective::AllToAll | Collective::Send => self.late.gather,
+        }
+    }
+
+    /// The same fabric as it was when bandwidths were measured over a group: the measured collectives take as long as they
+    /// did, unless they were faster than this fabric is.
+    ///
+    /// Inside a node that is a matter of rates. Networks are slow by messages, not by bytes, as far as published jobs show: at
+    /// twice the ranks a gather of the same bytes takes twice as long.
     #[must_use]
     pub fn as_measured(&self, measured: BusBandwidth, span: Span) -> Self {
         let mut fabric = *self;
-        if span.inside() {
-            let n = span.ranks as f64;
-            let part = measured.bytes * (n - 1.0) / n;
-            let rate = |moved: f64, bus: f64, steps: f64| {
-                moved / (moved / bus - self.node.start - steps * self.node.step).max(moved / bus * 0.5)
-            };
-            fabric.node.reduce = rate(2.0 * part, measured.all_reduce, 2.0 * (n - 1.0));
-            fabric.node.ring = rate(part, measured.all_gather, n - 1.0);
+        let n = span.ranks as f64;
+        if span.ranks <= 1 {
             return fabric;
         }
-        let n = span.ranks as f64;
         let part = measured.bytes * (n - 1.0) / n;
-        let cards = (span.local as f64).min(self.per_node as f64 / span.sharing as f64);
-        let ring = self.node.ring.min(self.network.ring * cards);
-        let gather = part / measured.all_gather - self.node.start;
-        fabric.network.step = ((gather - part / ring) / (n - 1.0)).max(0.0);
-        if fabric.network.step == 0.0 {
-            fabric.network.ring = self.network.ring * (part / ring) / gather;
-        }
-        let reduce = 2.0 * part / measured.all_reduce - self.node.start;
-        fabric.network.reduce_step = ((reduce - 2.0 * part / ring) / (2.0 * (n - 1.0))).max(self.network.reduce_step);
-        let latency = self.tree(0.0, span, cards);
-        if self.tree(measured.bytes, span, cards) < reduce {
-            fabric.network.tree = tree_bytes(measured.bytes, span) / (cards * (reduce - latency));
+        let (gather, reduce) = (part / measured.all_gather, 2.0 * part / measured.all_reduce);
+        if span.inside() {
+            let rate = |moved: f64, seconds: f64, steps: f64| {
+                let latency = self.node.start + steps * self.node.step;
+                moved / (seconds - latency).max(seconds / 2.0)
+            };
+            fabric.node.reduce = rate(2.0 * part, reduce, 2.0 * (n - 1.0));
+            fabric.node.ring = rate(part, gather, n - 1.0);
+        } else {
+            let late = |collective, seconds: f64, steps: f64| {
+                ((seconds - self.seconds(collective, measured.bytes, span)) / steps).max(0.0)
+            };
+            fabric.late = Late {
+                gather: late(Collective::AllGather, gather, n - 1.0),
+                reduce: late(Collective::AllReduce, reduce, 2.0 * (n - 1.0)),
+            };
         }
         fabric
     }
@@ -183,8 +206,9 @@ mod tests {
 
     const FABRIC: Fabric = Fabric {
         per_node: 8,
-        node: NodeLinks { ring: 200e9, reduce: 400e9, step: 3e-6, start: 10e-6 },
-        network: Network { ring: 40e9, tree: 25e9, step: 20e-6, reduce_step: 20e-6, tree_step: 30e-6 },
+        node: NodeLinks { ring: 200e9, reduce: 400e9, tree: 150e9, step: 3e-6, start: 10e-6 },
+        network: Network { ring: 40e9, step: 20e-6, tree_step: 30e-6 },
+        late: Late { gather: 0.0, reduce: 0.0 },
     };
 
     /// Seconds of a ring all-gather, by moving every block from neighbour to neighbour, step by step.
@@ -238,10 +262,10 @@ mod tests {
         let span = Span::of(512, 1, 512, 8);
         let small = FABRIC.seconds(Collective::AllReduce, 1e6, span);
         // Seven steps inside, six levels of nodes, up and down.
-        let expected = 10e-6 + 2.0 * (7.0 * 3e-6 + 6.0 * 30e-6) + 2e6 / (25e9 * 8.0);
+        let expected = 10e-6 + 2.0 * (7.0 * 3e-6 + 6.0 * 30e-6) + 2e6 / 150e9;
         assert!((small - expected).abs() < 1e-9, "{small} {expected}");
         let mut fast_ring = FABRIC;
-        fast_ring.network.reduce_step = 1e-6;
+        fast_ring.network.step = 1e-6;
         fast_ring.node.ring = 400e9;
         let large = fast_ring.seconds(Collective::AllReduce, 1e12, span);
         assert!((large / (2.0 * 511.0 / 512.0 * 1e12 / 320e9) - 1.0).abs() < 1e-3, "{large}");
@@ -259,13 +283,15 @@ mod tests {
             let span = Span::of(64, 1, 64, 8);
             let bytes = 1_073_741_824.0;
             let fabric = FABRIC.as_measured(BusBandwidth { all_reduce, all_gather, bytes }, span);
-            let gather = fabric.seconds(Collective::AllGather, bytes, span);
-            assert!((gather * all_gather / (bytes * 63.0 / 64.0) - 1.0).abs() < 1e-9, "{all_gather}");
-            let reduce = fabric.seconds(Collective::AllReduce, bytes, span);
-            let expected = 2.0 * bytes * 63.0 / 64.0 / all_reduce;
-            // Faster than rings and trees of this network can be: then it stays what it is.
-            let fastest = FABRIC.seconds(Collective::AllReduce, bytes, span);
-            assert!((reduce / expected.max(fastest) - 1.0).abs() < 0.01, "{all_reduce}: {reduce} {expected} {fastest}");
+            for (collective, moved, bus) in
+                [(Collective::AllGather, 1.0, all_gather), (Collective::AllReduce, 2.0, all_reduce)]
+            {
+                let seconds = fabric.seconds(collective, bytes, span) + fabric.lateness(collective, bytes, span);
+                let measured = moved * bytes * 63.0 / 64.0 / bus;
+                // Faster than this network can be: then it stays what it is.
+                let expected = measured.max(FABRIC.seconds(collective, bytes, span));
+                assert!((seconds / expected - 1.0).abs() < 1e-9, "{collective:?} {bus}: {seconds} {expected}");
+            }
         }
     }
 }

@@ -1,10 +1,12 @@
 //! From the text of a data file to an entry. Strict: a missing key, a key it does not know and a number out of range are
 //! errors, so that a typing mistake cannot become a fact.
 
-use toml::{Table, Value};
-use units::{Bytes, BytesPerSecond, FlopPerSecond};
+use toml::Table;
+use units::{Bytes, FlopPerSecond};
 
-use super::{Cpu, Hardware, Kind, Link, Memory, OtherRate, Peak, Precision, Scope, Source, Variant};
+use crate::section::Section;
+
+use super::{Cpu, Hardware, Kind, Link, Memory, OtherRate, Peak, Precision, Scope, Variant};
 
 /// Reads one file of `data/hardware`.
 pub(super) fn read(text: &str) -> Result<Hardware, String> {
@@ -168,79 +170,5 @@ fn scope(text: &str) -> Result<Scope, String> {
         "network" => Ok(Scope::Network),
         "host" => Ok(Scope::Host),
         _ => Err(format!("unknown scope `{text}`")),
-    }
-}
-
-/// A table of the file, with its name for messages.
-struct Section<'a> {
-    name: &'a str,
-    table: &'a Table,
-}
-
-impl<'a> Section<'a> {
-    fn new(name: &'a str, table: &'a Table, known: &[&str]) -> Result<Self, String> {
-        match table.keys().find(|key| !known.contains(&key.as_str())) {
-            Some(key) => Err(format!("unknown key `{key}` in {name}")),
-            None => Ok(Self { name, table }),
-        }
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.table.contains_key(key)
-    }
-
-    fn get<T>(&self, key: &str, what: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<T, String> {
-        let value = self.table.get(key).ok_or_else(|| format!("no `{key}` in {}", self.name))?;
-        read(value).ok_or_else(|| format!("`{key}` in {} is no {what}", self.name))
-    }
-
-    fn section(&self, key: &'a str, known: &[&str]) -> Result<Section<'a>, String> {
-        Section::new(key, self.get(key, "table", Value::as_table)?, known)
-    }
-
-    fn text(&self, key: &str) -> Result<String, String> {
-        self.get(key, "text", |value| value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned))
-    }
-
-    fn texts(&self, key: &str) -> Result<Vec<String>, String> {
-        self.get(key, "list of texts", |value| {
-            value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
-        })
-    }
-
-    fn flag(&self, key: &str) -> Result<bool, String> {
-        self.get(key, "true or false", Value::as_bool)
-    }
-
-    fn integer(&self, key: &str) -> Result<u64, String> {
-        self.get(key, "whole number above zero", |value| u64::try_from(value.as_integer()?).ok().filter(|n| *n > 0))
-    }
-
-    fn count(&self, key: &str) -> Result<u32, String> {
-        self.get(key, "whole number above zero", |value| u32::try_from(value.as_integer()?).ok().filter(|n| *n > 0))
-    }
-
-    fn positive(&self, key: &str) -> Result<f64, String> {
-        self.get(key, "number above zero", |value| {
-            let number = value.as_float().or_else(|| value.as_integer().map(|n| n as f64))?;
-            (number > 0.0 && number.is_finite()).then_some(number)
-        })
-    }
-
-    fn gigabytes(&self, key: &str) -> Result<BytesPerSecond, String> {
-        BytesPerSecond::new(self.positive(key)? * 1e9).map_err(|error| error.to_string())
-    }
-
-    fn source(&self) -> Result<Source, String> {
-        Ok(Source { document: self.text("source")?, date: self.text("date")? })
-    }
-
-    /// The numbers under the names of precisions, widest first.
-    fn rates(&self) -> Result<Vec<(Precision, f64)>, String> {
-        Precision::ALL
-            .into_iter()
-            .filter(|precision| self.has(precision.name()))
-            .map(|precision| Ok((precision, self.positive(precision.name())?)))
-            .collect()
     }
 }
