@@ -11,6 +11,7 @@
 //! | [`pipeline`] | how long a pipeline takes, who waits, what it holds |
 //! | [`machine`] | how long a list of what a rank does takes |
 //! | [`step`] | how long a step takes, line by line |
+//! | [`run`] | how long a run takes: steps, data, evaluations, saves, failures |
 //! | [`constants`], [`network`] | which numbers that rests on, and who says so |
 
 pub mod collective_time;
@@ -19,5 +20,6 @@ pub mod machine;
 pub mod network;
 pub mod op_time;
 pub mod pipeline;
+pub mod run;
 pub mod step;
 pub mod topology;
