@@ -11,15 +11,20 @@
 //! | [`pipeline`] | how long a pipeline takes, who waits, what it holds |
 //! | [`machine`] | how long a list of what a rank does takes |
 //! | [`step`] | how long a step takes, line by line |
+//! | [`shape`], [`published`] | what a rank does for models of published measurements, in closed form |
+//! | [`accuracy`] | how far that is from what was measured |
 //! | [`run`] | how long a run takes: steps, data, evaluations, saves, failures |
 //! | [`constants`], [`network`] | which numbers that rests on, and who says so |
 
+pub mod accuracy;
 pub mod collective_time;
 pub mod constants;
 pub mod machine;
 pub mod network;
 pub mod op_time;
 pub mod pipeline;
+pub mod published;
 pub mod run;
+pub mod shape;
 pub mod step;
 pub mod topology;

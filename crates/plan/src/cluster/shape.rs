@@ -1,0 +1,425 @@
+//! What one rank of a stage does, written down for models of the shapes of GPT and Llama.
+//!
+//! A stand-in for the trace of a rank: the same ops, in closed form.
+
+use super::collective_time::Collective;
+use super::machine::{Item, Talk};
+use super::op_time::{Piece, Work};
+use super::topology::Axis;
+
+/// A model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Blocks.
+    pub layers: u64,
+    /// Width of the model.
+    pub width: u64,
+    /// Heads of queries.
+    pub heads: u64,
+    /// Heads of keys and of values.
+    pub kv_heads: u64,
+    /// Width of a head.
+    pub head: u64,
+    /// Width of the feed-forward part.
+    pub inner: u64,
+    /// Whether that has a gate, and positions are rotations.
+    pub llama: bool,
+    /// Rows of the embedding, as they are divided (padded).
+    pub vocab: u64,
+    /// Whether the head shares the embedding.
+    pub tied: bool,
+    /// Tokens of a sequence.
+    pub seq: u64,
+}
+
+/// How one rank runs it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Sequences of a micro-batch.
+    pub micro_batch: u64,
+    /// Ranks that share matrices.
+    pub tp: u64,
+    /// Whether what lies between them is divided along the sequence.
+    pub sp: bool,
+    /// Ranks that share a sequence.
+    pub cp: u64,
+    /// What is run again in backward.
+    pub again: Again,
+    /// Whether attention is one fused op.
+    pub fused_attention: bool,
+    /// Whether exchanges of tensor parallelism run beside products that do not need them.
+    pub beside: bool,
+    /// Whether gradients are added to a buffer in 32 bits by an op of its own, instead of by the product.
+    pub separate_accumulation: bool,
+    /// Passes over the logits that the loss makes, forward and backward, in bytes of an element.
+    pub loss_bytes: f64,
+}
+
+/// What is run again in backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Nothing.
+    Nothing,
+    /// Scores, softmax and values.
+    Attention,
+    /// Whole blocks.
+    Blocks,
+}
+
+/// What a rank does for one micro-batch in one part of the model.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Part {
+    /// Forward.
+    pub forward: Vec<Item>,
+    /// Gradients of what came in, and what is run again.
+    pub backward: Vec<Item>,
+    /// Gradients of weights, where they are ops of their own.
+    pub weights: Vec<Item>,
+}
+
+/// Bytes of an activation.
+const WIDTH: f64 = 2.0;
+
+impl Shape {
+    /// Parameters of a block.
+    pub fn block_parameters(&self) -> f64 {
+        let attention = self.width * self.head * (2 * self.heads + 2 * self.kv_heads);
+        let matrices = if self.llama { 3 } else { 2 };
+        (attention + matrices * self.width * self.inner) as f64
+    }
+
+    /// Parameters of the embedding.
+    pub fn embedding_parameters(&self) -> f64 {
+        self.vocab as f64 * self.width as f64
+    }
+}
+
+/// A linear map of a block, forward and backward.
+struct Linear {
+    tokens: u64,
+    from: u64,
+    to: u64,
+}
+
+impl Linear {
+    fn forward(&self) -> Piece {
+        Piece::product(1, self.tokens, self.to, self.from, WIDTH)
+    }
+
+    fn input(&self) -> Piece {
+        Piece::product(1, self.tokens, self.from, self.to, WIDTH)
+    }
+
+    fn weight(&self) -> Piece {
+        let mut piece = Piece::product(1, self.to, self.from, self.tokens, WIDTH);
+        // The sum in 32 bits is read and written.
+        piece.bytes += 6.0 * self.to as f64 * self.from as f64;
+        piece
+    }
+}
+
+/// An op as slow as its bytes, of so many kernels.
+fn moves(bytes: f64, launches: f64) -> Item {
+    Item::Op(Piece { launches, ..Piece::moves(bytes) })
+}
+
+struct Writer<'a> {
+    shape: &'a Shape,
+    share: &'a Share,
+    tokens: u64,
+    between: f64,
+}
+
+impl<'a> Writer<'a> {
+    fn new(shape: &'a Shape, share: &'a Share) -> Self {
+        let tokens = share.micro_batch * shape.seq / share.cp;
+        let between = tokens as f64 * shape.width as f64 * WIDTH / if share.sp { share.tp as f64 } else { 1.0 };
+        Self { shape, share, tokens, between }
+    }
+
+    fn gathered(&self) -> f64 {
+        self.tokens as f64 * self.shape.width as f64 * WIDTH
+    }
+
+    fn talk(&self, collective: Collective) -> Talk {
+        Talk { collective, bytes: self.gathered(), axis: Axis::Tp }
+    }
+
+    /// In front of a map that is divided by columns.
+    fn enter(&self, items: &mut Vec<Item>) {
+        if self.share.tp > 1 && self.share.sp {
+            items.push(Item::Talk(self.talk(Collective::AllGather)));
+        }
+    }
+
+    /// Behind a map that is divided by rows.
+    fn leave(&self, items: &mut Vec<Item>) {
+        if self.share.tp > 1 {
+            let collective = if self.share.sp { Collective::ReduceScatter } else { Collective::AllReduce };
+            items.push(Item::Talk(self.talk(collective)));
+        }
+    }
+
+    /// Backward of a map divided by columns: its input is gathered again, its gradient summed.
+    fn column(&self, map: &Linear, part: &mut Part) {
+        let (input, weight) = (map.input(), map.weight());
+        let tp = self.share.tp > 1;
+        let beside = |piece: Piece, talk: Talk, items: &mut Vec<Item>| {
+            if self.share.beside {
+                items.push(Item::Both(piece, talk));
+            } else {
+                items.extend([Item::Op(piece), Item::Talk(talk)]);
+            }
+        };
+        if tp && self.share.sp {
+            beside(input, self.talk(Collective::AllGather), &mut part.backward);
+            beside(weight, self.talk(Collective::ReduceScatter), &mut part.weights);
+        } else if tp {
+            part.backward.push(Item::Op(input));
+            beside(weight, self.talk(Collective::AllReduce), &mut part.weights);
+        } else {
+            part.backward.push(Item::Op(input));
+            part.weights.push(Item::Op(weight));
+        }
+        self.accumulate(map, part);
+    }
+
+    /// Backward of a map divided by rows: the gradient of its result is gathered.
+    fn row(&self, map: &Linear, part: &mut Part) {
+        if self.share.tp > 1 && self.share.sp {
+            part.backward.push(Item::Talk(self.talk(Collective::AllGather)));
+        }
+        part.backward.push(Item::Op(map.input()));
+        part.weights.push(Item::Op(map.weight()));
+        self.accumulate(map, part);
+    }
+
+    fn accumulate(&self, map: &Linear, part: &mut Part) {
+        if self.share.separate_accumulation {
+            part.weights.push(moves(10.0 * map.from as f64 * map.to as f64, 1.0));
+        }
+    }
+
+    /// Attention without its maps.
+    fn attention(&self, backward: bool) -> Vec<Item> {
+        let Share { tp, cp, micro_batch, .. } = *self.share;
+        let Shape { seq, head, heads, kv_heads, .. } = *self.shape;
+        let mine = micro_batch * heads.div_ceil(tp);
+        let queries = seq / cp;
+        let io = self.tokens as f64 * head as f64 * (2.0 * heads as f64 + 2.0 * kv_heads as f64) / tp as f64 * WIDTH;
+        if self.share.fused_attention {
+            // Parts of a causal sequence are dealt so that every rank has as many pairs.
+            let keys = if cp > 1 { u64::midpoint(seq, queries) } else { seq };
+            let work = Work::Attention { heads: mine, queries, keys, width: head, causal: cp == 1, backward };
+            return vec![Item::Op(Piece { work, bytes: io * if backward { 2.0 } else { 1.0 }, launches: 1.0 })];
+        }
+        let scores = mine as f64 * queries as f64 * seq as f64;
+        let (qk, pv) = ((queries, seq, head), (queries, head, seq));
+        let product = |(m, n, k): (u64, u64, u64)| Item::Op(Piece::product(mine, m, n, k, WIDTH));
+        if backward {
+            vec![
+                product((queries, seq, head)),
+                product((seq, head, queries)),
+                // Dropout and softmax.
+                moves(scores * 5.0, 1.0),
+                moves(scores * 6.0, 1.0),
+                product((queries, head, seq)),
+                product((seq, head, queries)),
+            ]
+        } else {
+            vec![product(qk), moves(scores * 4.0, 1.0), moves(scores * 5.0, 1.0), product(pv)]
+        }
+    }
+}
+
+/// One block.
+pub fn block(shape: &Shape, share: &Share) -> Part {
+    let writer = Writer::new(shape, share);
+    let tokens = writer.tokens;
+    let (between, tp) = (writer.between, share.tp);
+    let matrices = if shape.llama { 2 } else { 1 };
+    let qkv = Linear { tokens, from: shape.width, to: shape.head * (shape.heads + 2 * shape.kv_heads) / tp };
+    let out = Linear { tokens, from: shape.head * shape.heads / tp, to: shape.width };
+    let up = Linear { tokens, from: shape.width, to: matrices * shape.inner / tp };
+    let down = Linear { tokens, from: shape.inner / tp, to: shape.width };
+    let inner = tokens as f64 * shape.inner as f64 / tp as f64 * WIDTH;
+    let rotated = tokens as f64 * (shape.head * (shape.heads + shape.kv_heads)) as f64 / tp as f64 * WIDTH;
+
+    let mut forward = Vec::new();
+    forward.push(moves(2.0 * between, 1.0));
+    writer.enter(&mut forward);
+    forward.push(Item::Op(qkv.forward()));
+    forward.push(moves(if shape.llama { 4.0 * rotated } else { 2.0 * rotated }, 2.0));
+    forward.extend(writer.attention(false));
+    forward.push(Item::Op(out.forward()));
+    writer.leave(&mut forward);
+    forward.push(moves(3.0 * between, 1.0));
+    forward.push(moves(2.0 * between, 1.0));
+    writer.enter(&mut forward);
+    forward.push(Item::Op(up.forward()));
+    forward.push(moves(if shape.llama { 3.0 } else { 2.0 } * inner, 1.0));
+    forward.push(Item::Op(down.forward()));
+    writer.leave(&mut forward);
+    forward.push(moves(3.0 * between, 1.0));
+
+    let mut part = Part::default();
+    match share.again {
+        Again::Nothing => {}
+        Again::Attention => part.backward.extend(writer.attention(false)),
+        Again::Blocks => part.backward.extend(forward.iter().copied()),
+    }
+    part.forward = forward;
+    writer.row(&down, &mut part);
+    part.backward.push(moves(if shape.llama { 5.0 } else { 3.0 } * inner, 1.0));
+    writer.column(&up, &mut part);
+    part.backward.push(moves(4.0 * between, 2.0));
+    part.backward.push(moves(3.0 * between, 1.0));
+    writer.row(&out, &mut part);
+    part.backward.extend(writer.attention(true));
+    part.backward.push(moves(if shape.llama { 4.0 * rotated } else { 2.0 * rotated }, 2.0));
+    writer.column(&qkv, &mut part);
+    part.backward.push(moves(4.0 * between, 2.0));
+    part.backward.push(moves(3.0 * between, 1.0));
+    part
+}
+
+/// What stands in front of the first block.
+pub fn embedding(shape: &Shape, share: &Share) -> Part {
+    let writer = Writer::new(shape, share);
+    let rows = shape.vocab as f64 / share.tp as f64 * shape.width as f64;
+    let mut part = Part::default();
+    part.forward.push(moves(2.0 * writer.gathered(), 2.0));
+    writer.leave(&mut part.forward);
+    if share.tp > 1 && share.sp {
+        part.backward.push(Item::Talk(writer.talk(Collective::AllGather)));
+    }
+    part.backward.push(moves(2.0 * writer.gathered() + 12.0 * rows, 3.0));
+    part
+}
+
+/// What stands behind the last block: norm, logits, loss.
+pub fn head(shape: &Shape, share: &Share) -> Part {
+    let writer = Writer::new(shape, share);
+    let tokens = writer.tokens;
+    let map = Linear { tokens, from: shape.width, to: shape.vocab / share.tp };
+    let logits = tokens as f64 * shape.vocab as f64 / share.tp as f64;
+    let mut part = Part::default();
+    part.forward.push(moves(2.0 * writer.between, 1.0));
+    writer.enter(&mut part.forward);
+    part.forward.push(Item::Op(map.forward()));
+    part.forward.push(moves(0.5 * share.loss_bytes * logits, 6.0));
+    if share.tp > 1 {
+        // Largest logit, that of the target, sum of exponentials.
+        for _ in 0..3 {
+            part.forward.push(Item::Talk(Talk {
+                collective: Collective::AllReduce,
+                bytes: tokens as f64 * 4.0,
+                axis: Axis::Tp,
+            }));
+        }
+    }
+    part.backward.push(moves(0.5 * share.loss_bytes * logits, 3.0));
+    writer.column(&map, &mut part);
+    part.backward.push(moves(4.0 * writer.between, 2.0));
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LLAMA: Shape = Shape {
+        layers: 32,
+        width: 4096,
+        heads: 32,
+        kv_heads: 8,
+        head: 128,
+        inner: 14336,
+        llama: true,
+        vocab: 128_256,
+        tied: false,
+        seq: 4096,
+    };
+
+    const ALONE: Share = Share {
+        micro_batch: 2,
+        tp: 1,
+        sp: false,
+        cp: 1,
+        again: Again::Nothing,
+        fused_attention: true,
+        beside: false,
+        separate_accumulation: false,
+        loss_bytes: 8.0,
+    };
+
+    fn flop(items: &[Item]) -> f64 {
+        let of = |item: &Item| match item {
+            Item::Op(piece) | Item::Both(piece, _) => piece.flop(),
+            Item::Talk(_) => 0.0,
+        };
+        items.iter().map(of).sum()
+    }
+
+    fn talks(items: &[Item]) -> Vec<Collective> {
+        let of = |item: &Item| match item {
+            Item::Talk(talk) | Item::Both(_, talk) => Some(talk.collective),
+            Item::Op(_) => None,
+        };
+        items.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn a_block_has_the_flop_of_the_field() {
+        let part = block(&LLAMA, &ALONE);
+        let tokens = 2.0 * 4096.0;
+        // Llama-3-8B: 218,103,808 parameters in the matrices of a block.
+        let products = 2.0 * 218_103_808.0 * tokens;
+        let attention = 4.0 * 4096.0 * 2.0 * 4096.0 * 4097.0 / 2.0;
+        assert!((flop(&part.forward) / (products + attention) - 1.0).abs() < 1e-12);
+        let backward = flop(&part.backward) + flop(&part.weights);
+        assert!((backward / (2.0 * products + 2.5 * attention) - 1.0).abs() < 1e-12);
+        let head = head(&LLAMA, &ALONE);
+        assert!((flop(&head.forward) / (2.0 * 128_256.0 * 4096.0 * tokens) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn ranks_that_share_matrices_do_the_flop_of_one_between_them() {
+        for (tp, sp) in [(2, false), (4, true), (8, true)] {
+            let share = Share { tp, sp, ..ALONE };
+            for (whole, part) in
+                [(block(&LLAMA, &ALONE), block(&LLAMA, &share)), (head(&LLAMA, &ALONE), head(&LLAMA, &share))]
+            {
+                for (whole, part) in [
+                    (&whole.forward, &part.forward),
+                    (&whole.backward, &part.backward),
+                    (&whole.weights, &part.weights),
+                ] {
+                    assert!((flop(part) * tp as f64 - flop(whole)).abs() <= 1e-9 * flop(whole), "{tp}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn recomputation_adds_the_forward_pass_to_backward() {
+        let plain = block(&LLAMA, &ALONE);
+        let again = block(&LLAMA, &Share { again: Again::Blocks, ..ALONE });
+        assert!((flop(&again.backward) - flop(&plain.backward) - flop(&plain.forward)).abs() < 1.0);
+    }
+
+    #[test]
+    fn exchanges_are_those_of_tensor_parallelism() {
+        use Collective::{AllGather, AllReduce, ReduceScatter};
+        assert_eq!(talks(&block(&LLAMA, &ALONE).forward), []);
+        let plain = block(&LLAMA, &Share { tp: 4, ..ALONE });
+        // Two all-reduces forward and two backward: Shoeybi et al. 2019, figure 4.
+        assert_eq!(talks(&plain.forward), [AllReduce, AllReduce]);
+        assert_eq!([talks(&plain.backward), talks(&plain.weights)].concat(), [AllReduce, AllReduce]);
+        // Gather and scatter in their place, and inputs gathered again: Korthikanti et al. 2022, section 4.2.
+        let sequence = block(&LLAMA, &Share { tp: 4, sp: true, ..ALONE });
+        assert_eq!(talks(&sequence.forward), [AllGather, ReduceScatter, AllGather, ReduceScatter]);
+        assert_eq!(talks(&sequence.backward), [AllGather; 4]);
+        assert_eq!(talks(&sequence.weights), [ReduceScatter; 2]);
+    }
+}
