@@ -19,6 +19,7 @@ pub mod offload;
 pub mod optim;
 pub mod output;
 pub mod param;
+pub mod pipeline;
 pub mod ranks;
 pub mod reading;
 pub mod scaler;

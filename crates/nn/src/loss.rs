@@ -31,11 +31,12 @@ pub fn positions(spec: &ModelSpec, input: &Tensor, labels: Labels<'_>) -> u64 {
     match (spec.signal(), &spec.encoder) {
         (Some(signal), _) => signal.positions(),
         (None, Some(_)) => labels.given().size(1),
+        (None, None) if !spec.stage.first && spec.ranks.sp => input.size(1) * spec.ranks.tp,
         (None, None) => input.size(1),
     }
 }
 
-/// Loss of a batch, by the task of the model.
+/// Loss of a batch, by the task of the model; of a stage of a pipeline that is not the last, the stream behind it.
 ///
 /// A decoder behind an encoder reads its labels shifted by one; `input` is what the encoder reads.
 ///
@@ -53,6 +54,9 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head
     }
     let f = &f;
     let hidden = model.body(f, shifted.as_ref().unwrap_or(input))?;
+    if !model.spec().stage.last {
+        return Ok(hidden);
+    }
     let tokens = matches!(model.spec().task, Task::NextToken | Task::OwnToken);
     match head {
         HeadLoss::Whole => {}

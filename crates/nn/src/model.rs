@@ -12,7 +12,8 @@ use tensor::{DType, Result, Runtime, Tensor};
 pub struct Model {
     spec: Rc<ModelSpec>,
     encoder: Option<Encoder>,
-    embed: Embedding,
+    /// `None` behind the first stage of a pipeline.
+    embed: Option<Embedding>,
     stack: Stack,
     project_out: Option<Linear>,
     pooler: Sequence,
@@ -82,7 +83,7 @@ impl Encoder {
         let _body = b.runtime().scope(spec.names.body);
         let h = spec.hidden_size;
         let embed = Embedding::new(b, &spec.embedding, &spec.names, (v, h), table)?;
-        let stack = Stack::new(b, &spec.layers, None, h, &spec.names, spec.final_norm.as_ref())?;
+        let stack = Stack::new(b, (&spec.layers, None, 0), h, &spec.names, spec.final_norm.as_ref())?;
         Ok(Self { spec: Rc::new(spec.clone()), embed, stack })
     }
 
@@ -135,8 +136,10 @@ impl Model {
         let encoder = spec.encoder.as_ref().map(|stack| Encoder::new(&b, stack, v, shared.as_ref())).transpose()?;
 
         let body = runtime.scope(spec.names.body);
-        let embed = Embedding::new(&b, &spec.embedding, &spec.names, (v, h), shared.as_ref())?;
-        let stack = Stack::new(&b, &spec.layers, spec.order.as_deref(), h, &spec.names, spec.final_norm.as_ref())?;
+        let embed = spec.stage.first.then(|| Embedding::new(&b, &spec.embedding, &spec.names, (v, h), shared.as_ref()));
+        let embed = embed.transpose()?;
+        let (order, before) = (spec.order.as_deref(), spec.stage.before);
+        let stack = Stack::new(&b, (&spec.layers, order, before), h, &spec.names, spec.final_norm.as_ref())?;
         let project_out = (width != h && spec.embedding.projection.is_none())
             .then(|| Linear::new(&b, &LinearSpec::new("project_out", false), h, width, Init::FanIn(h)))
             .transpose()?;
@@ -152,7 +155,7 @@ impl Model {
 
         let pooler = Sequence::new(&b, &spec.pooler)?;
         let shared_spec = Rc::new(spec.clone());
-        let output = Output::new(&b, &shared_spec, embed.table())?;
+        let output = Output::new(&b, &shared_spec, embed.as_ref().and_then(Embedding::table))?;
         let (params, buffers) = b.finish();
         let spec = shared_spec;
         Ok(Self { spec, encoder, embed, stack, project_out, pooler, output, params, buffers })
@@ -210,7 +213,10 @@ impl Model {
             own.tokens = Some(input.clone());
         }
         let f = &own;
-        let (x, embedded) = self.embed.forward(f, input)?;
+        let (x, embedded) = match &self.embed {
+            Some(embed) => embed.forward(f, input)?,
+            None => (input.clone(), Vec::new()),
+        };
         let mut x = self.stack.forward(f, x)?;
         if let Some(project) = &self.project_out {
             x = project.forward(f, &x)?;
@@ -233,6 +239,11 @@ impl Model {
     /// If shapes do not fit.
     pub fn logits(&self, f: &Forward, hidden: &Tensor) -> Result<Tensor> {
         self.output.logits(f, hidden)
+    }
+
+    /// The token table, or the copy of it that is the head.
+    pub fn table(&self) -> Option<&Tensor> {
+        self.embed.as_ref().and_then(Embedding::table).or_else(|| self.output.weight())
     }
 
     /// What makes logits of hidden states.

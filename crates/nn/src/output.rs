@@ -33,6 +33,11 @@ impl Output {
         Ok(Self { spec: spec.clone(), transform, head })
     }
 
+    /// The weight of the projection.
+    pub fn weight(&self) -> Option<&Tensor> {
+        self.head.as_ref().map(|head| &head.weight)
+    }
+
     /// Hidden states as the projection reads them.
     fn prepared(&self, f: &Forward, hidden: &Tensor) -> Result<Tensor> {
         let scaled = self.spec.head.input_scale.map(|scale| hidden.mul_scalar(scale)).transpose()?;

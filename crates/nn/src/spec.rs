@@ -16,6 +16,7 @@ mod projection;
 mod rotary;
 mod sequence;
 mod share;
+mod stage;
 mod tuning;
 
 pub use attention::{AttentionSpec, AttentionSteps, BiasSource, CrossSpec, KvSharing, RelativeSpec};
@@ -38,4 +39,5 @@ pub use norm::{NamedNorm, NormKind, NormSpec, QkNorm, QkNormPlace};
 pub use projection::{FusedOrder, IndexerSpec, LatentSpec, Projection, RoutedSpec};
 pub use rotary::{RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec};
 pub use sequence::{Conv1dSpec, Piece, PoolSpec, Sequence};
+pub use stage::Stage;
 pub use tuning::{Lora, Pattern, Tuning};

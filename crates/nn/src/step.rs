@@ -223,7 +223,7 @@ pub struct StepTrace {
 
 impl StepOptions {
     /// How the traced model is trained: its rates matter to no cost.
-    fn training(&self) -> TrainingOptions {
+    pub(crate) fn training(&self) -> TrainingOptions {
         TrainingOptions {
             profile: self.profile,
             precision: self.precision,
@@ -402,12 +402,14 @@ pub fn numbers(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Ten
 }
 
 fn finish(runtime: &Runtime, model: &Model, options: &StepOptions) -> StepTrace {
+    finished(runtime, &[model], options)
+}
+
+/// The recording of a program that trained these models.
+pub(crate) fn finished(runtime: &Runtime, models: &[&Model], options: &StepOptions) -> StepTrace {
     let mut trace = runtime.take_trace();
-    let host = offload::apply(&mut trace, model.params(), options.precision.grad_dtype(), options.offload);
-    StepTrace {
-        params: infos(model.params()),
-        host,
-        buffer_bytes: model.buffers().iter().map(|(_, t)| t.storage().bytes()).sum(),
-        trace,
-    }
+    let params: Vec<Param> = models.iter().flat_map(|model| model.params()).cloned().collect();
+    let host = offload::apply(&mut trace, &params, options.precision.grad_dtype(), options.offload);
+    let buffers = models.iter().flat_map(|model| model.buffers());
+    StepTrace { params: infos(&params), host, buffer_bytes: buffers.map(|(_, t)| t.storage().bytes()).sum(), trace }
 }

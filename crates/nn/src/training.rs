@@ -11,9 +11,9 @@ use crate::objective::{Objective, REFERENCE, Reference, preference_loss};
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
 use crate::param::Param;
 use crate::scaler::{LossScaler, ScalerOptions, Skip};
-use crate::spec::{ModelSpec, Pattern, Tuning};
+use crate::spec::{ModelSpec, Pattern, Stage, Tuning};
 use crate::step::Precision;
-use tensor::{Accumulate, CastLists, Combine, Phase, Result, Runtime, Tensor};
+use tensor::{Accumulate, CastLists, Combine, DType, Phase, Result, Runtime, Tensor};
 
 /// How a model is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,6 +197,35 @@ impl Training {
         self.loss(tokens, labels, self.options.dropout)
     }
 
+    /// The stream behind a stage of a pipeline, or the loss where it is the last, with its history on the tape.
+    ///
+    /// # Shapes
+    /// tokens `b s`, or a stream `b s h` -> `b s h`, or scalar
+    ///
+    /// # Errors
+    /// As [`Training::forward`].
+    pub fn stage_forward(&mut self, input: &Tensor, labels: Labels<'_>) -> Result<Tensor> {
+        self.loss(input, labels, self.options.dropout)
+    }
+
+    /// [`Training::backward`] of a stage of a pipeline, whose caller says where a pass begins.
+    ///
+    /// # Errors
+    /// As [`Training::backward`].
+    pub fn stage_backward(&mut self, loss: Tensor, share: f64) -> Result<()> {
+        let share = if self.options.grad_accum_steps > 1 { share } else { 1.0 };
+        let factor = share * self.scaler.map_or(1.0, |scaler| scaler.scale());
+        let loss = if factor == 1.0 { loss } else { loss.mul_scalar(factor)? };
+        loss.backward()
+    }
+
+    /// dtype of the stream between blocks: the fused profile computes it in the dtype of the contractions, autocast raises it.
+    pub fn stream_dtype(&self) -> DType {
+        let precision = self.options.precision;
+        let low = precision.copies().filter(|_| !self.options.profile.is_hf());
+        low.unwrap_or(precision.param_dtype())
+    }
+
     /// Loss of a batch without history and without dropout; of what it counts, the meter sees phase `forward`.
     ///
     /// # Errors
@@ -240,10 +269,7 @@ impl Training {
     /// If the loss has no history.
     pub fn backward(&mut self, loss: Tensor, share: f64) -> Result<()> {
         self.begin("bwd", Phase::Backward);
-        let share = if self.options.grad_accum_steps > 1 { share } else { 1.0 };
-        let factor = share * self.scaler.map_or(1.0, |scaler| scaler.scale());
-        let loss = if factor == 1.0 { loss } else { loss.mul_scalar(factor)? };
-        loss.backward()
+        self.stage_backward(loss, share)
     }
 
     /// Updates the parameters with the gradients collected, unscaled and clipped, and forgets these. Nothing is updated
@@ -331,7 +357,7 @@ fn check_ranks(spec: &ModelSpec, options: &TrainingOptions) -> Result<()> {
         let what = format!("{what} is not made for a model of which each rank has a part");
         Err(tensor::Error::Argument { op: "ranks", what })
     };
-    if spec.ranks.is_alone() {
+    if spec.ranks.is_alone() && spec.stage == Stage::WHOLE {
         Ok(())
     } else if options.objective != Objective::DEFAULT {
         refused("a loss other than that of whole logits")

@@ -4,7 +4,7 @@
 
 use crate::arena::{Arena, Usage};
 use crate::autocast::Autocast;
-use crate::autograd::{COUNTS, Tape};
+use crate::autograd::{COUNTS, History, Tape};
 use crate::collective::{Axis, Peers};
 use crate::meter::{Meter, ModuleId, Phase, Role, Trace};
 use crate::rng::{Rng, Stream};
@@ -407,6 +407,11 @@ impl Runtime {
     pub fn clear_tape(&self) {
         let nodes = std::mem::take(&mut *self.tape());
         drop(nodes);
+    }
+
+    /// Takes the recorded history out, to go on with another, and puts that in its place.
+    pub fn swap_history(&self, other: History) -> History {
+        History(std::mem::replace(&mut *self.tape(), other.0))
     }
 
     /// Number of ops on the tape.

@@ -15,6 +15,8 @@ pub struct Stack {
     blocks: Vec<Block>,
     order: Vec<usize>,
     list: &'static str,
+    /// Blocks of the model in front of these.
+    before: usize,
     final_norm: Option<Norm>,
     streams: Option<Streams>,
 }
@@ -26,8 +28,7 @@ impl Stack {
     /// If a size is too large to count.
     pub fn new(
         b: &Builder<'_>,
-        layers: &[Rc<LayerSpec>],
-        order: Option<&[usize]>,
+        (layers, order, before): (&[Rc<LayerSpec>], Option<&[usize]>, usize),
         h: u64,
         names: &ModelNames,
         final_norm: Option<&NormSpec>,
@@ -37,7 +38,7 @@ impl Stack {
         let sharing = Sharing::default();
         for (i, layer) in layers.iter().enumerate() {
             let _list = b.runtime().scope(names.layers);
-            let _scope = b.runtime().scope(i.to_string());
+            let _scope = b.runtime().scope((before + i).to_string());
             blocks.push(Block::new(b, layer, h, count, &sharing)?);
         }
         let final_norm = final_norm.map(|norm| Norm::new(b, names.norm, norm, &[h])).transpose()?;
@@ -46,7 +47,7 @@ impl Stack {
             Some(BlockForm::Alternating { updates, .. }) => Some(Streams::new(b, updates, h, layers.len() as u64)?),
             _ => None,
         };
-        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, final_norm, streams })
+        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, before, final_norm, streams })
     }
 
     /// Whether it reads the tokens beside the stream: its pass then has them as [`Forward::tokens`].
@@ -80,7 +81,7 @@ impl Stack {
         }
         for (i, block) in self.blocks.iter().enumerate() {
             let _list = f.runtime.scope(self.list);
-            let _scope = f.runtime.scope(i.to_string());
+            let _scope = f.runtime.scope((self.before + i).to_string());
             block.prepare(f, &x)?;
         }
         // Attention weights of the block before, where the reference's loop holds them.
@@ -96,7 +97,7 @@ impl Stack {
             // What other blocks read is no intermediate value: a block that gives keys and values is not run again.
             let keep = f.recompute.whole_blocks().filter(|_| !matches!(sharing, KvSharing::Gives(_)));
             let _list = f.runtime.scope(self.list);
-            let _scope = f.runtime.scope(i.to_string());
+            let _scope = f.runtime.scope((self.before + i).to_string());
             (x, weights) = if let Some(keep) = keep {
                 let (block, forward) = (block.clone(), f.held(block.spec().attention()));
                 let taken = if let KvSharing::Takes(_) = sharing { Some(f.taken(sharing)?) } else { None };

@@ -1,6 +1,6 @@
 //! A whole model as data: stacks, head, task, names.
 
-use super::{EmbeddingSpec, LayerSpec, Mixer, NormSpec, Sequence, SignalSpec, SourceSpec, Tuning};
+use super::{EmbeddingSpec, LayerSpec, Mixer, NormSpec, Sequence, SignalSpec, SourceSpec, Stage, Tuning};
 use crate::param::ParamKind;
 use crate::ranks::Ranks;
 use std::rc::Rc;
@@ -49,6 +49,8 @@ pub struct ModelSpec {
     pub tuning: Tuning,
     /// The ranks among which it is a part; see [`ModelSpec::share`].
     pub ranks: Ranks,
+    /// Which of its blocks are here; see [`ModelSpec::stage`].
+    pub stage: Stage,
 }
 
 impl ModelSpec {
@@ -75,6 +77,7 @@ impl ModelSpec {
             not_modelled: Vec::new(),
             tuning: Tuning::default(),
             ranks: Ranks::ALONE,
+            stage: Stage::WHOLE,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{GradRef, Leaf, Node, Saved, Slot, checkpoint};
 use crate::apply::apply_reusing;
 use crate::error::{Error, Result};
+use crate::layout::Dims;
 use crate::meter::Phase;
 use crate::ops::{Needs, Op, binary::Binary};
 use crate::runtime::{Accumulate, Runtime};
@@ -215,21 +216,47 @@ impl Tensor {
     /// # Errors
     /// [`Error::Elements`] if shapes differ, otherwise as [`Tensor::backward`].
     pub fn backward_with(&self, grad: Tensor) -> Result<()> {
+        self.root()?.backward(grad)
+    }
+
+    /// Where its history ends: all of the tensor that a backward pass needs.
+    ///
+    /// # Errors
+    /// [`Error::Backward`] if it has none.
+    pub fn root(&self) -> Result<Root> {
         let Some(GradRef::Value(value)) = &self.grad_ref else {
             return Err(Error::Backward("the tensor has no history: nothing it was computed from requires a gradient"));
         };
-        if grad.shape() != self.shape() {
-            return Err(Error::Elements { op: "backward", from: self.shape().into(), to: grad.shape().into() });
+        Ok(Root { value: *value, shape: self.shape().into(), runtime: self.runtime().clone() })
+    }
+}
+
+/// The end of a history, without the data of the tensor there: a pipeline stage that has sent its output on needs no more.
+#[derive(Debug)]
+pub struct Root {
+    value: u64,
+    shape: Dims,
+    runtime: Runtime,
+}
+
+impl Root {
+    /// Runs the backward pass from here, given the gradient of the result with respect to the tensor.
+    ///
+    /// # Errors
+    /// As [`Tensor::backward_with`].
+    pub fn backward(self, grad: Tensor) -> Result<()> {
+        let Self { value, shape, runtime } = self;
+        if grad.shape() != shape.as_slice() {
+            return Err(Error::Elements { op: "backward", from: shape, to: grad.shape().into() });
         }
-        let runtime = self.runtime().clone();
-        let known = runtime.tape().nodes.iter().any(|n| n.out_values.contains(value));
+        let known = runtime.tape().nodes.iter().any(|n| n.out_values.contains(&value));
         if !known {
             return Err(Error::Backward(
                 "the history was consumed by an earlier backward pass; double backward is not supported",
             ));
         }
         let pending = Pending { runtime: runtime.clone(), slots: RefCell::default() };
-        pending.add(&GradRef::Value(*value), grad)?;
+        pending.add(&GradRef::Value(value), grad)?;
         let (module, phase) = (runtime.module(), runtime.set_phase(Phase::Backward));
         let result = run(&runtime, &pending);
         runtime.set_module(module);

@@ -7,7 +7,7 @@ mod backward;
 mod checkpoint;
 mod keep;
 
-pub use backward::Back;
+pub use backward::{Back, Root};
 pub use checkpoint::{checkpoint, checkpoint_keeping};
 pub(crate) use checkpoint::{note, replay, stop_if_complete};
 pub use keep::KeepSet;
@@ -114,6 +114,16 @@ pub(crate) struct Node {
     saved_inputs: SmallVec<[Option<Slot>; 2]>,
     saved_outputs: SmallVec<[Option<Slot>; 1]>,
     module: ModuleId,
+}
+
+/// A history that is set aside while another is recorded: that of a micro-batch whose backward pass comes later.
+#[derive(Default)]
+pub struct History(pub(crate) Tape);
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "history of {} ops", self.0.len())
+    }
 }
 
 /// Nodes in execution order.

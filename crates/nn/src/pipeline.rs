@@ -1,0 +1,205 @@
+//! The step of one rank of a pipeline: passes of micro-batches through its stages, in the order it is given.
+//!
+//! Between stages go the stream and, backwards, its gradient. A stage that has sent its output on keeps only where its
+//! history ends.
+
+use crate::loss::Labels;
+use crate::optim::Hyper;
+use crate::spec::ModelSpec;
+use crate::step::{StepOptions, StepTrace, example, finished};
+use crate::training::Training;
+use std::collections::HashMap;
+use tensor::autograd::{History, Root};
+use tensor::{Axis, Combine, Device, Group, Phase, Result, Role, Runtime, Tensor};
+
+/// A pass of a micro-batch through one of the stages of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// Forward.
+    Forward {
+        /// Which of the rank's stages.
+        chunk: usize,
+        /// Which micro-batch.
+        micro_batch: usize,
+    },
+    /// Backward, weight gradients included.
+    Backward {
+        /// Which of the rank's stages.
+        chunk: usize,
+        /// Which micro-batch.
+        micro_batch: usize,
+    },
+}
+
+/// What a stage keeps of a micro-batch until its backward pass.
+struct Held {
+    /// The stream that came in.
+    input: Option<Tensor>,
+    end: End,
+    history: History,
+}
+
+enum End {
+    Loss(Tensor),
+    Sent(Root),
+}
+
+/// One rank of a pipeline in training.
+pub struct PipelineRank {
+    runtime: Runtime,
+    stages: Vec<Training>,
+    /// All ranks of the pipeline.
+    ranks: Group,
+    options: StepOptions,
+    tokens: Tensor,
+    labels: Tensor,
+    held: HashMap<(usize, usize), Held>,
+}
+
+impl PipelineRank {
+    /// Builds the stages of a rank: `stages` in the order of the model, the first of them the nearest to the tokens.
+    ///
+    /// # Errors
+    /// If a size is too large to count, or something is not made for parts of a model.
+    pub fn new(runtime: &Runtime, stages: &[ModelSpec], ranks: u64, options: &StepOptions) -> Result<Self> {
+        let training = options.training();
+        let spec = stages.first().ok_or(tensor::Error::Backward("a rank of a pipeline without a stage"))?;
+        let stages = stages.iter().map(|spec| Training::new(runtime, spec, &training)).collect::<Result<Vec<_>>>()?;
+        let (tokens, labels) = example(runtime, spec, options.sequences(), options.seq_len)?;
+        let ranks = Group { axis: Axis::Pp, size: ranks };
+        let (runtime, options, held) = (runtime.clone(), *options, HashMap::new());
+        Ok(Self { runtime, stages, ranks, options, tokens, labels, held })
+    }
+
+    /// The stages.
+    pub fn stages(&self) -> &[Training] {
+        &self.stages
+    }
+
+    /// What the first stage reads from now on, and what the last one is held against.
+    pub fn set_batch(&mut self, tokens: Tensor, labels: Tensor) {
+        (self.tokens, self.labels) = (tokens, labels);
+    }
+
+    /// Runs one pass, as part of optimizer step `step`; the loss of a forward pass through the last stage.
+    ///
+    /// # Errors
+    /// If another rank is gone, or a backward pass has no forward pass before it.
+    pub fn pass(&mut self, pass: Pass, step: u64) -> Result<Option<Tensor>> {
+        match pass {
+            Pass::Forward { chunk, micro_batch } => self.forward(chunk, micro_batch, step),
+            Pass::Backward { chunk, micro_batch } => self.backward(chunk, micro_batch, step).map(|()| None),
+        }
+    }
+
+    fn begin(&self, part: &str, (chunk, micro_batch): (usize, usize), step: u64, phase: Phase) {
+        let chunk = if self.stages.len() > 1 { format!(" stage {chunk}") } else { String::new() };
+        self.runtime.begin(&format!("{part}{step}.{}{chunk}", micro_batch + 1), phase);
+    }
+
+    fn forward(&mut self, chunk: usize, micro_batch: usize, step: u64) -> Result<Option<Tensor>> {
+        self.begin("fwd", (chunk, micro_batch), step, Phase::Forward);
+        let training = self.stages.get_mut(chunk).ok_or(NO_STAGE)?;
+        let (spec, rt) = (training.model().spec().clone(), &self.runtime);
+        let input = if spec.stage.first {
+            None
+        } else {
+            let (ranks, s) = (spec.ranks, self.options.seq_len);
+            let s = if ranks.sp { s / ranks.tp } else { s };
+            let shape = [self.options.sequences(), s, spec.hidden_size];
+            let stream = Tensor::recv(rt, self.ranks, -1, &shape, training.stream_dtype())?;
+            Some(stream.with_role(Role::Communication).require_grad()?)
+        };
+        let labels =
+            if self.options.profile.is_hf() { Labels::Tokens(&self.labels) } else { Labels::Targets(&self.labels) };
+        let out = training.stage_forward(input.as_ref().unwrap_or(&self.tokens), labels)?;
+        let (end, loss) = if spec.stage.last {
+            (End::Loss(out.clone()), Some(out.detach()))
+        } else {
+            out.send(self.ranks, 1)?;
+            (End::Sent(out.root()?), None)
+        };
+        drop(out);
+        let history = rt.swap_history(History::default());
+        self.held.insert((chunk, micro_batch), Held { input, end, history });
+        Ok(loss)
+    }
+
+    fn backward(&mut self, chunk: usize, micro_batch: usize, step: u64) -> Result<()> {
+        let rt = self.runtime.clone();
+        self.begin("bwd", (chunk, micro_batch), step, Phase::Backward);
+        let Held { input, end, history } = self.held.remove(&(chunk, micro_batch)).ok_or(NO_FORWARD)?;
+        rt.swap_history(history);
+        let training = self.stages.get_mut(chunk).ok_or(NO_STAGE)?;
+        match end {
+            End::Loss(loss) => training.stage_backward(loss, 1.0 / self.options.grad_accum_steps as f64)?,
+            End::Sent(root) => {
+                let (spec, s) = (training.model().spec(), self.options.seq_len);
+                let s = if spec.ranks.sp { s / spec.ranks.tp } else { s };
+                let shape = [self.options.sequences(), s, spec.hidden_size];
+                let gradient = Tensor::recv(&rt, self.ranks, 1, &shape, training.stream_dtype())?;
+                root.backward(gradient.with_role(Role::Communication))?;
+            }
+        }
+        if let Some(input) = input {
+            let gradient =
+                input.grad().ok_or(tensor::Error::Backward("no gradient reached the stream that came in"))?;
+            gradient.send(self.ranks, -1)?;
+        }
+        Ok(())
+    }
+
+    /// Adds up what several ranks hold of the same parameters, and updates all stages.
+    ///
+    /// # Errors
+    /// If another rank is gone.
+    pub fn update(&mut self, lr: f64) -> Result<()> {
+        self.add_up_tables()?;
+        self.stages.iter_mut().try_for_each(|training| training.update(lr).map(drop))
+    }
+
+    /// A head that is the token table stands in another stage than the table: both have a copy, and its gradient is the sum.
+    ///
+    /// # Errors
+    /// If the other rank is gone.
+    pub fn add_up_tables(&self) -> Result<()> {
+        let both = Group { size: 2, ..self.ranks };
+        for training in &self.stages {
+            let spec = training.model().spec();
+            if self.ranks.is_alone() || !spec.head.tied || spec.stage.first == spec.stage.last {
+                continue;
+            }
+            let Some(table) = training.model().table() else { continue };
+            self.runtime.begin("tied", Phase::Communication);
+            if let Some(gradient) = table.grad() {
+                table.set_grad(None);
+                let sum = self.runtime.no_grad(|| gradient.all_reduce(both, Combine::Sum))?;
+                table.set_grad(Some(sum));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step.
+///
+/// # Errors
+/// As [`PipelineRank::new`] and [`PipelineRank::pass`].
+pub fn trace(stages: &[ModelSpec], ranks: u64, options: &StepOptions, passes: &[Pass]) -> Result<StepTrace> {
+    let runtime = Runtime::new(Device::Meta);
+    let mut rank = PipelineRank::new(&runtime, stages, ranks, options)?;
+    if options.warm {
+        rank.stages.iter_mut().try_for_each(Training::prepare)?;
+    }
+    for step in 1..=options.steps {
+        for &pass in passes {
+            rank.pass(pass, step)?;
+        }
+        rank.update(Hyper::default().lr)?;
+    }
+    let models: Vec<_> = rank.stages.iter().map(Training::model).collect();
+    Ok(finished(&runtime, &models, options))
+}
+
+const NO_STAGE: tensor::Error = tensor::Error::Backward("a pass through a stage that is not here");
+const NO_FORWARD: tensor::Error = tensor::Error::Backward("a backward pass of a micro-batch that was not seen");
