@@ -6,6 +6,7 @@
 use super::problem::place;
 use super::{StoredTensor, TensorFile, Weights};
 use nn::Model;
+use nn::step::ParamInfo;
 use std::collections::BTreeMap;
 use units::{Diagnostic, Diagnostics};
 
@@ -62,16 +63,24 @@ pub(crate) struct Names<'a> {
     /// Prefix of everything but the head, with its dot.
     pub body: String,
     known: Vec<&'a str>,
+    /// Whether there are parts beside a language model, so that the one or the other may stand in a module of its own.
+    wrapped: bool,
 }
 
 impl<'a> Names<'a> {
     /// Of parameters, of tensors tied to them and of buffers.
     pub fn of(model: &'a Model) -> Self {
+        Self::with(model, &[])
+    }
+
+    /// As [`of`](Self::of), and of the parts of a wrapper around the model.
+    pub fn with(model: &'a Model, parts: &'a [ParamInfo]) -> Self {
         let params = model.params().iter().flat_map(|p| std::iter::once(&p.name).chain(&p.tied));
+        let parameters = parts.iter().flat_map(|p| std::iter::once(&p.name).chain(&p.tied));
         let buffers = model.buffers().iter().map(|(name, _)| name);
-        let mut known: Vec<&str> = params.chain(buffers).map(String::as_str).collect();
+        let mut known: Vec<&str> = params.chain(parameters).chain(buffers).map(String::as_str).collect();
         known.sort_unstable();
-        Self { body: format!("{}.", model.spec().names.body), known }
+        Self { body: format!("{}.", model.spec().names.body), known, wrapped: !parts.is_empty() }
     }
 
     /// Whether a tensor of the model has this name.
@@ -79,10 +88,31 @@ impl<'a> Names<'a> {
         self.known.binary_search(&name).is_ok()
     }
 
-    /// The name with the prefix of the body, if the model knows it so and not as it is.
+    /// The name that the model knows it by: as it is, with the prefix of the body, or in a wrapper without the modules that
+    /// hold the language model and the image encoder, which releases of transformers put in other places.
     pub fn canonical(&self, stored: &str) -> String {
-        let prefixed = format!("{}{stored}", self.body);
-        if !self.knows(stored) && self.knows(&prefixed) { prefixed } else { stored.to_owned() }
+        let prefixed = |name: &str| format!("{}{name}", self.body);
+        let mut forms = vec![stored.to_owned(), prefixed(stored)];
+        if self.wrapped {
+            let outer = format!("model.{stored}");
+            let holds = |part: &&str| !["language_model", "vision_model"].contains(part);
+            let bare = stored.split('.').filter(holds).collect::<Vec<_>>().join(".");
+            forms.extend(self.behind(&outer));
+            forms.extend([outer, prefixed(&bare), format!("model.{bare}"), bare]);
+        }
+        forms.into_iter().find(|name| self.knows(name)).unwrap_or_else(|| stored.to_owned())
+    }
+}
+
+impl Names<'_> {
+    /// The name of a tensor in the second stack of the image encoder of Llama 3.2, which is here the gated blocks behind the
+    /// first stack.
+    fn behind(&self, stored: &str) -> Option<String> {
+        let (stack, rest) = stored.split_once(".global_transformer.layers.")?;
+        let (block, rest) = rest.split_once('.')?;
+        let name = |block: usize, rest: &str| format!("{stack}.transformer.layers.{block}.{rest}");
+        let first = (0..self.known.len()).find(|block| self.knows(&name(*block, "gate_attn")))?;
+        Some(name(first.checked_add(block.parse().ok()?)?, rest))
     }
 }
 

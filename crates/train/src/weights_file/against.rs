@@ -4,7 +4,8 @@ use super::entry::{Format, Header};
 use super::group::Group;
 use super::packed::Weight;
 use crate::checkpoint::{Names, is_derived};
-use nn::Model;
+use nn::step::ParamInfo;
+use nn::{Model, Param};
 use std::collections::BTreeMap;
 
 /// A parameter or tensor that has no counterpart.
@@ -21,11 +22,11 @@ pub struct Lone {
 /// What differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Against {
-    /// Parameters the config makes.
+    /// Parameters the config makes, of all parts that are compared.
     pub predicted: u64,
     /// Parameters stored, each tied tensor once, without what follows from the config.
     pub stored: u64,
-    /// Whether names could be compared; else only totals are.
+    /// Whether names could be compared; else only totals are, and of the language model alone.
     pub by_name: bool,
     /// Parameters of the config that are not stored.
     pub missing: Vec<Lone>,
@@ -49,18 +50,23 @@ impl Against {
         self.missing.is_empty() && self.extra.is_empty() && self.shapes.is_empty() && self.predicted == self.stored
     }
 
-    /// Compares.
-    pub fn of(files: &[Header], weights: &[Weight], model: &Model) -> Self {
-        let predicted = model.params().iter().map(|param| param.tensor.elements()).sum();
-        let mut groups: BTreeMap<Group, u64> = BTreeMap::new();
-        for param in model.params() {
-            *groups.entry(Group::of(&param.name)).or_default() += param.tensor.elements();
+    /// Compares with a language model and the `parts` of its wrapper, such as an image encoder.
+    pub fn of(files: &[Header], weights: &[Weight], model: &Model, parts: &[ParamInfo]) -> Self {
+        let mut predicted: Vec<Predicted<'_>> = model.params().iter().map(Predicted::of).collect();
+        let by_name = files.iter().all(|file| file.format != Format::Gguf);
+        if by_name {
+            predicted.extend(parts.iter().map(Predicted::part));
         }
-        let mut out = Self { predicted, groups, ..Self::default() };
-        if files.iter().any(|file| file.format == Format::Gguf) {
-            out.totals(weights, model);
+        let mut out = Self { by_name, ..Self::default() };
+        for param in &predicted {
+            out.predicted = out.predicted.saturating_add(param.elements);
+            let group = out.groups.entry(Group::of(param.name)).or_default();
+            *group = group.saturating_add(param.elements);
+        }
+        if by_name {
+            out.names(weights, &Names::with(model, parts), &predicted);
         } else {
-            out.names(weights, model);
+            out.totals(weights, model);
         }
         out
     }
@@ -76,20 +82,19 @@ impl Against {
             } else if let (Some(_), "output.weight") = (tied, weight.name.as_str()) {
                 self.twice.push(("token_embd.weight".to_owned(), weight.name.clone(), bytes));
             } else {
-                self.stored += elements;
+                self.stored = self.stored.saturating_add(elements);
             }
         }
     }
 
-    fn names(&mut self, weights: &[Weight], model: &Model) {
-        self.by_name = true;
-        let names = Names::of(model);
+    fn names(&mut self, weights: &[Weight], names: &Names<'_>, predicted: &[Predicted<'_>]) {
         let mut stored: BTreeMap<String, &Weight> = BTreeMap::new();
         let mut extra: Vec<&Weight> = Vec::new();
         for weight in weights {
             let name = names.canonical(&weight.name);
             let shape = weight.shape.as_deref().unwrap_or_default();
-            if !names.knows(&name) && weight.packing.is_none() && is_derived(&weight.name, shape) {
+            let follows = is_derived(&weight.name, shape) || is_buffer(&weight.name);
+            if !names.knows(&name) && weight.packing.is_none() && follows {
                 self.derived.push(lone(weight));
             } else if names.knows(&name) {
                 if let Some(other) = stored.insert(name, weight) {
@@ -100,23 +105,23 @@ impl Against {
             }
         }
         let mut missing: Vec<Lone> = Vec::new();
-        for param in model.params() {
-            let own = stored.remove(&param.name);
+        for param in predicted {
+            let own = stored.remove(param.name);
             let tied: Vec<&Weight> = param.tied.iter().filter_map(|alias| stored.remove(alias)).collect();
             let mut present = own.into_iter().chain(tied);
             let Some(first) = present.next() else {
-                missing.push(Lone { name: param.name.clone(), elements: param.tensor.elements(), bytes: 0 });
+                missing.push(Lone { name: param.name.to_owned(), elements: param.elements, bytes: 0 });
                 continue;
             };
             for second in present {
                 self.twice.push((first.name.clone(), second.name.clone(), second.bytes + second.constants));
             }
-            self.stored += first.elements.unwrap_or(param.tensor.elements());
-            let (here, there) = (param.tensor.shape(), first.shape.as_deref());
+            self.stored = self.stored.saturating_add(first.elements.unwrap_or(param.elements));
+            let (here, there) = (param.shape, first.shape.as_deref());
             // Packed weights may have lost their shape and not their number.
             let equal = match (there, first.elements) {
                 (Some(shape), _) => shape == here,
-                (None, Some(elements)) => elements == param.tensor.elements(),
+                (None, Some(elements)) => elements == param.elements,
                 (None, None) => true,
             };
             if !equal {
@@ -127,7 +132,7 @@ impl Against {
         }
         // What is left of known names are buffers: they are no parameters.
         for weight in &extra {
-            self.stored += weight.elements.unwrap_or(0);
+            self.stored = self.stored.saturating_add(weight.elements.unwrap_or(0));
         }
         self.regroup(&names.body, &missing, &extra.into_iter().map(lone).collect::<Vec<_>>());
     }
@@ -153,13 +158,40 @@ impl Against {
     }
 }
 
+/// A parameter that the config makes.
+struct Predicted<'a> {
+    name: &'a str,
+    shape: &'a [u64],
+    elements: u64,
+    tied: &'a [String],
+}
+
+impl<'a> Predicted<'a> {
+    fn of(param: &'a Param) -> Self {
+        let (shape, elements) = (param.tensor.shape(), param.tensor.elements());
+        Self { name: &param.name, shape, elements, tied: &param.tied }
+    }
+
+    fn part(param: &'a ParamInfo) -> Self {
+        Self { name: &param.name, shape: &param.shape, elements: param.elements, tied: &param.tied }
+    }
+}
+
 fn lone(weight: &Weight) -> Lone {
     let bytes = weight.bytes + weight.constants;
     Lone { name: weight.name.clone(), elements: weight.elements.unwrap_or(0), bytes }
 }
 
-/// The block a tensor is in: its name up to the first number; the whole name outside of blocks.
+/// Whether a tensor is one of the numbers that Gemma 4 stores beside its parameters: scales of blocks, and the statistics
+/// of what its image encoder makes.
+fn is_buffer(name: &str) -> bool {
+    ["layer_scalar", "vision_tower.std_bias", "vision_tower.std_scale"].iter().any(|end| name.ends_with(end))
+}
+
+/// The block a tensor is in: its name up to the first number; the whole name outside of blocks. A weight that is a parameter
+/// of the module above, as `x_weight`, is that of a module `x`.
 fn block(name: &str) -> String {
+    let name = name.strip_suffix("_weight").map_or_else(|| name.to_owned(), |stem| format!("{stem}.weight"));
     let mut out = String::new();
     for part in name.split('.') {
         out.push_str(part);

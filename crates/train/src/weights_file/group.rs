@@ -19,8 +19,10 @@ pub enum Group {
     Norms,
     /// Output projection to the vocabulary.
     Head,
-    /// Anything else.
-    Other,
+    /// An image encoder beside a language model, and what makes its positions those of the text.
+    Vision,
+    /// Its name says no part.
+    Unrecognized,
 }
 
 impl Group {
@@ -35,7 +37,8 @@ impl Group {
             Self::Recurrent => "recurrent",
             Self::Norms => "norms",
             Self::Head => "head",
-            Self::Other => "other",
+            Self::Vision => "vision",
+            Self::Unrecognized => "name not recognized",
         }
     }
 
@@ -46,8 +49,11 @@ impl Group {
         let is = |names: &[&str]| any(&|part| names.contains(&part));
         let has = |pieces: &[&str]| any(&|part| pieces.iter().any(|piece| part.contains(piece)));
         let in_block = any(&|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
-        // The order matters: `post_attention_layernorm` is a norm, and a norm of experts is one too.
-        if has(&["norm"]) || any(&|part| part.starts_with("ln_")) || is(&["ln1", "ln2"]) {
+        // The order matters: `post_attention_layernorm` is a norm, and a norm of experts is one too; all of an image encoder
+        // is vision.
+        if is(&["vision_tower", "vision_model", "visual", "embed_vision", "multi_modal_projector", "mm_projector"]) {
+            Self::Vision
+        } else if has(&["norm"]) || any(&|part| part.starts_with("ln_")) || is(&["ln1", "ln2"]) {
             Self::Norms
         } else if is(&["lm_head", "embed_out"]) || parts.first() == Some(&"output") {
             Self::Head
@@ -71,7 +77,7 @@ impl Group {
         } else if !in_block && (has(&["embed", "embd"]) || is(&["wte", "wpe"])) {
             Self::Embedding
         } else {
-            Self::Other
+            Self::Unrecognized
         }
     }
 }
@@ -110,7 +116,10 @@ mod tests {
             ("blk.0.ffn_gate_inp.weight", Group::Router),
             ("backbone.layers.0.mixer.conv1d.weight", Group::Recurrent),
             ("blk.0.ssm_in.weight", Group::Recurrent),
-            ("rope_freqs.weight", Group::Other),
+            ("model.vision_tower.encoder.layers.1.self_attn.q_proj.weight", Group::Vision),
+            ("visual.merger.ln_q.weight", Group::Vision),
+            ("model.language_model.layers.0.self_attn.q_proj.weight", Group::Attention),
+            ("rope_freqs.weight", Group::Unrecognized),
         ] {
             assert_eq!(Group::of(name), group, "{name}");
         }

@@ -27,6 +27,8 @@ pub(crate) mod safetensors;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_wrappers;
 
 pub use against::{Against, Lone};
 pub use entry::{Encoding, Entry, Format, Header};

@@ -37,7 +37,8 @@ pub(crate) fn of(stored: Stored, model: Option<&plan::model::Model>) -> Result<R
     let against = model.map(|model| {
         let built = nn::Model::build(&Runtime::new(Device::Meta), &model.spec, DType::BF16);
         let built = built.map_err(|error| Diagnostic::error("T0305", error.to_string()))?;
-        Ok::<_, Diagnostic>(Against::of(&stored.files, &weights, &built))
+        let parts = plan::params::other_parameters(model)?;
+        Ok::<_, Diagnostics>(Against::of(&stored.files, &weights, &built, &parts))
     });
     let against = against.transpose()?;
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
@@ -61,7 +62,7 @@ pub(crate) fn of(stored: Stored, model: Option<&plan::model::Model>) -> Result<R
     files(&mut report, &stored.files, bytes);
     report.warnings.extend(stored.warnings.iter().cloned());
     if let (Some(model), Some(against)) = (model, &against) {
-        compared(&mut report, against, &model.name);
+        compared(&mut report, against, model);
         // Programs that write GGUF choose each tensor's type by rules of their own.
         if stored.format() == Format::Safetensors {
             dtypes(&mut report, &says, &weights, &stored.path);
@@ -297,9 +298,10 @@ fn first_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Phrase {
     phrase![format!("{}{more}", names.join(", "))]
 }
 
-fn compared(report: &mut Report, against: &Against, model: &str) {
+fn compared(report: &mut Report, against: &Against, model: &plan::model::Model) {
     let mut rows = vec![
-        KeyValue::new("parameters of the config", Cell::Exact(u128::from(against.predicted))).note(phrase![model]),
+        KeyValue::new("parameters of the config", Cell::Exact(u128::from(against.predicted)))
+            .note(phrase![model.name.as_str()]),
     ];
     let stored = KeyValue::new("stored", Cell::Exact(u128::from(against.stored)));
     rows.push(match i128::from(against.stored) - i128::from(against.predicted) {
@@ -330,6 +332,10 @@ fn compared(report: &mut Report, against: &Against, model: &str) {
     }
     if !against.by_name {
         rows.push(KeyValue::new("names", "not compared").note("llama.cpp has its own: totals are compared"));
+        for tower in &model.spec.towers {
+            let note = "llama.cpp keeps it in a file of its own";
+            rows.push(KeyValue::new(format!("{} part", tower.what), "not compared").note(note));
+        }
     }
     for (name, other, bytes) in &against.twice {
         rows.push(KeyValue::new("stored twice", Bytes(*bytes)).note(format!("{other} is {name} by the config")));

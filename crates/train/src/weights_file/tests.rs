@@ -11,7 +11,7 @@ use units::Diagnostics;
 type Shape = Vec<usize>;
 
 /// Name, dtype and shape of a tensor.
-type Row = (String, Dtype, Shape);
+pub(super) type Row = (String, Dtype, Shape);
 
 /// The bytes before the data, and those of the data.
 fn header_bytes(tensors: &[Row]) -> (Vec<u8>, u64) {
@@ -52,18 +52,18 @@ fn parameters(model: &Model, dtype: Dtype) -> Vec<Row> {
     built.params().iter().map(|param| (param.name.clone(), dtype, shape(param.tensor.shape()))).collect()
 }
 
-fn report(tensors: &[Row], model: &Model) -> Report {
+pub(super) fn report(tensors: &[Row], model: &Model) -> Report {
     report::of(stored(tensors), Some(model)).unwrap()
 }
 
-fn get<'a>(report: &'a Report, path: &str) -> &'a Value {
+pub(super) fn get<'a>(report: &'a Report, path: &str) -> &'a Value {
     path.split('.').fold(&report.result, |value, key| match (value, key.parse::<usize>()) {
         (Value::List(items), Ok(index)) => &items[index],
         _ => value.get(key).unwrap_or_else(|| panic!("{key} of {path} in {:?}", report.result)),
     })
 }
 
-fn uint(report: &Report, path: &str) -> u64 {
+pub(super) fn uint(report: &Report, path: &str) -> u64 {
     get(report, path).as_uint().unwrap() as u64
 }
 
