@@ -4,7 +4,7 @@ use crate::checkpoint::{Fields, exact};
 use crate::data::Order;
 use nn::optim::Hyper;
 use nn::step::{Precision, StepOptions};
-use nn::{Profile, Recompute, Schedule, TrainingOptions};
+use nn::{Objective, Profile, Recompute, Reference, Schedule, TrainingOptions};
 use plan::model::Model;
 use plan::report;
 use serde_json::{Map, Value, json};
@@ -75,6 +75,8 @@ impl Settings {
             .with("precision", training.precision.name())
             .with("optimizer", training.optimizer.to_string().as_str())
             .with("recompute", training.recompute.name())
+            .with("loss", training.objective.head.to_string().as_str())
+            .with("dpo", training.objective.preference.map(Reference::name))
             .with("seed", self.seed)
     }
 
@@ -86,6 +88,9 @@ impl Settings {
             "precision": t.precision.name(),
             "optimizer": t.optimizer.to_string(),
             "recompute": t.recompute.name(),
+            "objective": {
+                "loss": t.objective.head.to_string(), "dpo": t.objective.preference.map(Reference::name),
+            },
             "grad_accum_steps": t.grad_accum_steps,
             "dropout": t.dropout,
             "clip_norm": t.clip_norm.map(exact),
@@ -137,6 +142,11 @@ impl Settings {
             word::<Recompute>(&mut f, "recompute"),
             word::<Order>(&mut f, "order"),
         );
+        // Settings that were written before there was a choice have none.
+        let objective = match value.get("objective") {
+            Some(_) => f.object("objective", objective),
+            None => Some(Objective::DEFAULT),
+        };
         let (grad_accum_steps, dropout) = (f.count("grad_accum_steps"), f.flag("dropout"));
         let (clip_norm, stochastic_rounding) = (f.float_or_null("clip_norm"), f.flag("stochastic_rounding"));
         let (batch, seq_len, seed) = (f.count("batch"), f.count("seq_len"), f.count("seed"));
@@ -150,7 +160,7 @@ impl Settings {
         let (Some(profile), Some(precision), Some(optimizer), Some(recompute), Some(order)) = words else {
             return Err(Diagnostics::new());
         };
-        let Some(schedule) = schedule else { return Err(Diagnostics::new()) };
+        let (Some(schedule), Some(objective)) = (schedule, objective) else { return Err(Diagnostics::new()) };
         let training = TrainingOptions {
             profile,
             precision,
@@ -161,7 +171,7 @@ impl Settings {
             autocast: CastLists::Cpu,
             dropout,
             clip_norm,
-            objective: nn::Objective::DEFAULT,
+            objective,
             stochastic_rounding,
         };
         Ok(Self { training, schedule, batch, seq_len, order, seed, val_fraction })
@@ -191,6 +201,16 @@ impl Settings {
     }
 }
 
+/// What a step minimises.
+fn objective(f: &mut Fields<'_>) -> Option<Objective> {
+    let head = word(f, "loss");
+    let preference = f.converted("dpo", "model, base, stored or null", |value| match value {
+        Value::Null => Some(None),
+        value => value.as_str()?.parse::<Reference>().ok().map(Some),
+    });
+    Some(Objective { head: head?, preference: preference? })
+}
+
 /// A word of a closed set.
 fn word<T: FromStr>(fields: &mut Fields<'_>, key: &'static str) -> Option<T>
 where
@@ -212,5 +232,54 @@ impl From<String> for Problem {
 impl From<Diagnostic> for Problem {
     fn from(problem: Diagnostic) -> Self {
         Self(problem.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nn::HeadLoss;
+    use nn::step::Until;
+
+    fn settings(objective: Objective) -> Settings {
+        let options = StepOptions {
+            batch: 2,
+            seq_len: 8,
+            grad_accum_steps: 1,
+            profile: Profile::Fused,
+            precision: Precision::Fp32,
+            optimizer: "adamw".parse().unwrap(),
+            recompute: Recompute::None,
+            autocast: CastLists::Cpu,
+            steps: 1,
+            warm: false,
+            dropout: false,
+            objective,
+            offload: nn::Offload::NONE,
+            until: Until::Optimizer,
+        };
+        Settings::of_steps(&options, 10)
+    }
+
+    #[test]
+    fn the_objective_is_written_and_compared() {
+        let plain = settings(Objective::DEFAULT);
+        let mut all = Vec::new();
+        for head in [HeadLoss::Whole, HeadLoss::Fused, HeadLoss::Chunked(8)] {
+            for preference in [None, Some(Reference::Model), Some(Reference::Base), Some(Reference::Stored)] {
+                all.push(settings(Objective { head, preference }));
+            }
+        }
+        for one in &all {
+            let back = Settings::from_json("manifest.json", &one.to_json()).unwrap();
+            assert_eq!(back.training.objective, one.training.objective);
+            assert_eq!(one.differences(&plain).is_empty(), one.training.objective == Objective::DEFAULT);
+        }
+        let mut older = plain.to_json();
+        older.as_object_mut().unwrap().remove("objective");
+        assert_eq!(Settings::from_json("manifest.json", &older).unwrap().training.objective, Objective::DEFAULT);
+        let mut wrong = plain.to_json();
+        wrong["objective"]["loss"] = "halved".into();
+        assert!(Settings::from_json("manifest.json", &wrong).unwrap_err().to_string().contains("halved"));
     }
 }
