@@ -307,6 +307,10 @@ pub(crate) fn is_safetensors(bytes: &[u8], file_bytes: u64) -> bool {
     bytes.get(8) == Some(&b'{') && length > 1 && length < file_bytes
 }
 
+/// Fewest words of 32 bits that tell a width. Of six 16-bit ids in the upper halves, all are below 8 with a chance of
+/// (8 / 65)^6, 3 in a million, even in a vocabulary of 65 letters.
+const FEWEST_WORDS: usize = 6;
+
 /// The width that the first ids seem to have, if one of the two makes more sense.
 ///
 /// Ids below 65,536 stored in 32 bits have a zero in every second 16-bit word, which 16-bit ids have once in a
@@ -314,7 +318,7 @@ pub(crate) fn is_safetensors(bytes: &[u8], file_bytes: u64) -> bool {
 pub(crate) fn likely_width(bytes: &[u8]) -> Option<IdType> {
     let head = &bytes[..bytes.len().min(16 * HEAD)];
     let (words, _) = head.as_chunks::<4>();
-    if words.len() < 6 || head.iter().all(|byte| *byte == 0) {
+    if words.len() < FEWEST_WORDS || head.iter().all(|byte| *byte == 0) {
         return None;
     }
     let high = |word: &[u8; 4]| u16::from_le_bytes([word[2], word[3]]);
@@ -399,6 +403,11 @@ mod tests {
         // A vocabulary of letters, and nothing at all.
         assert_eq!(likely_width(&u16s((0..2000).map(|i| i * 7 % 65))), Some(IdType::U16));
         assert_eq!(likely_width(&[0; 4000]), None);
+        // Few ids say as much as they can, and fewer nothing.
+        for (bytes, width) in [(u32s(70_000..70_006), IdType::U32), (u16s(40_000..40_012), IdType::U16)] {
+            assert_eq!(likely_width(&bytes), Some(width));
+            assert_eq!(likely_width(&bytes[..bytes.len() - 4]), None, "{width}");
+        }
     }
 
     #[test]
