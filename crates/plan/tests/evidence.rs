@@ -9,8 +9,10 @@ use napkin_plan::log_mfu;
 use napkin_plan::model::Model;
 use napkin_plan::oom::Request;
 use napkin_plan::oom::message::Message;
+use napkin_plan::params::{Counts, parameters};
 use napkin_plan::report::{Report, Value, Verdict};
 use napkin_plan::sharding::Sharding;
+use napkin_plan::states::ParameterBytes;
 use napkin_plan::step_log;
 use napkin_plan::work::Work;
 use nn::optim::{Implementation, Kind, OptimizerKind};
@@ -117,9 +119,16 @@ fn what_did_not_fit_on_the_card() {
     let values = [("b", 4.0), ("s", 1024.0), ("h", 1280.0), ("a", 20.0)].map(|(name, value)| (name.to_owned(), value));
     let layer = explain::one("activations", &values).unwrap();
     let activations = 36.0 * layer.result.get("value").and_then(Value::as_f64).unwrap();
-    let gib = (771_201_024.0 * 20.0 + activations) / f64::from(1 << 30);
+    let large = model(LARGE);
+    // The case's model also has learned positions, and biases in its 36 · 2 + 1 norms.
+    let parameters = Counts::of(&parameters(&large).unwrap()).stored.get() + 1024 * 1280 + (36 * 2 + 1) * 1280;
+    assert_eq!(parameters, 771_201_024);
+    let each = ParameterBytes::of(OPTIONS.precision, OPTIONS.optimizer.kind).unwrap();
+    let states = (parameters * each.total()) as f64;
+    assert!((states / f64::from(1 << 30) - 14.4).abs() < 0.05, "{states}");
+    let gib = (states + activations) / f64::from(1 << 30);
     assert!((gib / 34.4 - 1.0).abs() < 0.01, "{gib}");
-    let report = explained(MESSAGE, Some((&model(LARGE), OPTIONS)));
+    let report = explained(MESSAGE, Some((&large, OPTIONS)));
     // The traced step is that of transformers, whose explicit attention also keeps its softmax in 32 bits.
     assert!(num(&report, "peak_bytes") > num(&report, "budget_bytes"));
     // Fused attention or half the micro-batch are enough, as the case says.

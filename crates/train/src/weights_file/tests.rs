@@ -128,6 +128,21 @@ fn memory_13_four_bits_and_what_stands_beside_them() {
     }
 }
 
+/// checkpoint-07: what a file of 6,738,415,616 parameters weighs by how it was saved, and with what training keeps of them.
+#[test]
+fn checkpoint_07_masters_in_place_of_bf16() {
+    let model = preset("llama-2-7b");
+    for (dtype, stored) in [(Dtype::BF16, 13.48), (Dtype::F32, 26.95)] {
+        let report = report(&parameters(&model, dtype), &model);
+        assert_eq!(uint(&report, "parameters"), 6_738_415_616);
+        near(uint(&report, "tensor_bytes"), stored, 0.005);
+        near(uint(&report, "loaded.0.weights_bytes"), 13.48, 0.005);
+        near(uint(&report, "loaded.2.weights_bytes"), 26.95, 0.005);
+        near(uint(&report, "loaded.2.saved_bytes"), 80.9, 0.005);
+        near(uint(&report, "loaded.1.saved_bytes"), 94.3, 0.005);
+    }
+}
+
 /// huggingface/transformers issue 34743: an ignored key became honoured, and the master copy was gone.
 #[test]
 fn memory_15_one_file_loaded_in_two_dtypes() {
