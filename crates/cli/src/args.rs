@@ -2,10 +2,11 @@
 
 use clap::{Args, Parser, ValueEnum};
 use plan::time::Pace;
-use units::{Mfu, Tokens};
+use tensor::cpu::Threads;
+use units::{Diagnostic, Diagnostics, Mfu, Tokens};
 
 use crate::commands::Command;
-use crate::parse::{Reader, days, dollars};
+use crate::parse::{Reader, days, dollars, some};
 
 /// The resource accountant for language-model training.
 #[derive(Debug, Parser)]
@@ -74,16 +75,33 @@ pub struct OutputArgs {
     pub ascii: bool,
 }
 
-/// Which devices, how many, in which arithmetic.
-#[derive(Clone, Debug, Default, Args)]
+/// Which devices, and how many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Hardware")]
-pub struct FleetArgs {
+pub struct DeviceArgs {
     /// Accelerator, or a file such as `napkin bench --save` writes; `napkin hw` lists them
     #[arg(long, value_name = "NAME")]
     pub hw: Option<String>,
     /// How many devices [default: 1]
     #[arg(short = 'n', long, value_name = "N")]
     pub devices: Option<String>,
+}
+
+impl DeviceArgs {
+    /// As many devices as are data-parallel, where only that is said.
+    pub fn at_least(&self, dp: Option<&String>) -> Self {
+        let devices = self.devices.clone().or_else(|| dp.filter(|text| some(text).is_ok()).cloned());
+        Self { devices, ..self.clone() }
+    }
+}
+
+/// Which devices, how many, in which arithmetic.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Hardware")]
+pub struct FleetArgs {
+    /// Which devices, and how many
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Arithmetic of the matrix multiplications: bf16, fp16, fp8, tf32, fp32, ... [default: bf16]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
@@ -95,8 +113,28 @@ pub struct FleetArgs {
 impl FleetArgs {
     /// As many devices as are data-parallel, where only that is said.
     pub fn at_least(&self, dp: Option<&String>) -> Self {
-        let devices = self.devices.clone().or_else(|| dp.filter(|text| crate::parse::some(text).is_ok()).cloned());
-        Self { devices, ..self.clone() }
+        Self { device: self.device.at_least(dp), ..self.clone() }
+    }
+}
+
+/// How many threads kernels run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct ThreadsArgs {
+    /// Threads [default: one per core]
+    #[arg(long, short = 'j', value_name = "N")]
+    pub threads: Option<String>,
+}
+
+impl ThreadsArgs {
+    /// The threads.
+    ///
+    /// # Errors
+    /// A number that is none; threads that the system does not start.
+    pub fn pool(&self) -> Result<Threads, Diagnostics> {
+        let mut read = Reader::default();
+        let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
+        read.finish(Some(()))?;
+        Ok(Threads::new(threads as usize).map_err(|error| Diagnostic::error("", error.to_string()))?)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Where a model's config comes from: a file, a folder, a preset, standard input.
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use plan::model::Model;
 use plan::{nearest, presets};
 use units::{Diagnostic, Diagnostics};
 
-/// Most bytes read of a config: one more than the reader takes, so that it refuses what is longer.
-const LIMIT: u64 = nn::config::MAX_BYTES as u64 + 1;
+use crate::text;
+
+/// Most bytes of a config that the reader takes.
+const LIMIT: u64 = nn::config::MAX_BYTES as u64;
 
 /// The text of a config, and what to call it.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub struct Text {
 /// # Errors
 /// No such file or preset (with near matches); whatever is wrong with the config, all at once.
 pub fn load(name: &str, overrides: &[(String, String)], assume: Option<&str>) -> Result<Model, Diagnostics> {
-    let text = text(name)?;
+    let text = find(name)?;
     Model::from_text(text.name, &text.file, &text.bytes, overrides, assume)
 }
 
@@ -34,11 +36,9 @@ pub fn load(name: &str, overrides: &[(String, String)], assume: Option<&str>) ->
 ///
 /// # Errors
 /// No such file or preset (with near matches).
-pub fn text(name: &str) -> Result<Text, Diagnostics> {
+pub fn find(name: &str) -> Result<Text, Diagnostics> {
     if name == "-" {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().take(LIMIT).read_to_end(&mut bytes);
-        read.map_err(|e| Diagnostic::error("", format!("standard input cannot be read: {e}")))?;
+        let bytes = text::bytes(name, LIMIT).map_err(|error| text::refused(name, &error))?;
         return Ok(Text { name: "stdin".to_owned(), file: "<stdin>".to_owned(), bytes });
     }
     let path = Path::new(name);
@@ -58,12 +58,8 @@ pub fn text(name: &str) -> Result<Text, Diagnostics> {
 
 fn file(name: &str, path: &Path) -> Result<Text, Diagnostics> {
     let shown = path.display().to_string();
-    let open = std::fs::File::open(path).and_then(|file| {
-        let mut bytes = Vec::new();
-        file.take(LIMIT).read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let bytes = open.map_err(|error| {
-        let problem = Diagnostic::error("", format!("`{shown}` cannot be read: {error}"));
+    let bytes = text::bytes(&shown, LIMIT).map_err(|error| {
+        let problem = text::refused(&shown, &error);
         match error.kind() {
             ErrorKind::NotFound => {
                 problem.help(format!("`{name}` is a folder: put the model's own `config.json` in it"))

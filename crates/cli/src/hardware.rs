@@ -5,6 +5,11 @@ use std::path::Path;
 use plan::hardware::{self, Hardware};
 use units::Diagnostic;
 
+use crate::text;
+
+/// Longest file of a device; those in `data/hardware` have some kilobytes.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// Reads the device that `name` names.
 ///
 /// # Errors
@@ -14,10 +19,14 @@ pub fn load(name: &str) -> Result<Hardware, Diagnostic> {
     if !is_file {
         return Ok(hardware::find(name)?.clone());
     }
-    let text = std::fs::read_to_string(name).map_err(|error| {
-        Diagnostic::error("", format!("`{name}` cannot be read: {error}"))
+    let bytes = text::bytes(name, MOST_BYTES).map_err(|error| {
+        text::refused(name, &error)
             .help(format!("napkin bench --save {name}"))
             .help("napkin hw lists the devices that need no file")
+    })?;
+    let text = String::from_utf8(bytes).ok().filter(|text| text.len() as u64 <= MOST_BYTES).ok_or_else(|| {
+        let message = format!("`{name}` is no text of at most {} KiB", MOST_BYTES >> 10);
+        Diagnostic::error("", message).help(format!("napkin bench --save {name}"))
     })?;
     Ok(Hardware::from_toml(name, &text)?)
 }

@@ -8,7 +8,7 @@ use tensor::DType;
 use units::{Diagnostic, Diagnostics};
 
 use crate::config;
-use crate::parse::{Reader, count, positive};
+use crate::parse::{Reader, assignment, count, positive, share_below_one};
 
 /// Which model, and how its config is read.
 #[derive(Clone, Debug, Args)]
@@ -20,15 +20,23 @@ pub struct ModelArgs {
     pub reading: ReadingArgs,
 }
 
-/// How a config is read, and what of the model is trained.
+/// How a config is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct ReadingArgs {
+pub struct ConfigArgs {
     /// Override a key of the config
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Read an unknown `model_type` as this family
     #[arg(long, value_name = "FAMILY")]
     pub assume: Option<String>,
+}
+
+/// How a config is read, and what of the model is trained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct ReadingArgs {
+    /// How the config is read
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// What is trained
     #[command(flatten)]
     pub tuning: TuningArgs,
@@ -44,7 +52,7 @@ pub struct TuningArgs {
     /// Scale of the adapters, before the division by their rank [default: twice the rank]
     #[arg(long, value_name = "NUMBER", requires = "lora")]
     pub lora_alpha: Option<String>,
-    /// Dropout in front of the adapters [default: 0]; it is counted with --dropout
+    /// Dropout in front of the adapters [default: 0]; with it, --dropout is on
     #[arg(long, value_name = "SHARE", requires = "lora")]
     pub lora_dropout: Option<String>,
     /// Linear maps with adapters, such as `q_proj,v_proj` [default: all in blocks]
@@ -70,41 +78,40 @@ pub struct TuningArgs {
 impl ModelArgs {
     /// The model, or a note of all that is wrong with it.
     pub fn read(&self, read: &mut Reader) -> Option<Model> {
-        self.load().map_err(|problems| read.problems(problems)).ok()
+        self.reading.read(read, &self.model)
+    }
+}
+
+impl ConfigArgs {
+    /// The overrides, as keys and values.
+    pub fn overrides(&self, read: &mut Reader) -> Vec<(String, String)> {
+        read.flags("--set", &self.set, assignment)
     }
 
-    /// Reads the model.
+    /// The model that `name` names, of which everything is trained.
     ///
     /// # Errors
     /// All that is wrong with it.
-    pub fn load(&self) -> Result<Model, Diagnostics> {
-        let mut overrides = Vec::new();
+    pub fn load(&self, name: &str) -> Result<Model, Diagnostics> {
         let mut read = Reader::default();
-        for pair in &self.reading.set {
-            match pair.split_once('=') {
-                Some((key, value)) if !key.is_empty() => overrides.push((key.to_owned(), value.to_owned())),
-                _ => read.problem(
-                    Diagnostic::error("", format!("--set {pair}: expected KEY=VALUE"))
-                        .help("--set num_hidden_layers=4"),
-                ),
-            }
-        }
-        let tuning = self.reading.tuning.read(&mut read);
-        let tuning = read.finish(Some(tuning))?;
-        let model = config::load(&self.model, &overrides, self.reading.assume.as_deref())?;
-        if tuning.is_plain() { Ok(model) } else { model.tuned(tuning) }
+        let overrides = self.overrides(&mut read);
+        let overrides = read.finish(Some(overrides))?;
+        config::load(name, &overrides, self.assume.as_deref())
+    }
+
+    /// Refuses them where `why` says that no config is read.
+    pub fn no_effect(&self, read: &mut Reader, why: &str) {
+        read.no_effect(&[("--set", !self.set.is_empty()), ("--assume", self.assume.is_some())], why);
     }
 }
 
 impl ReadingArgs {
-    /// Everything is trained, or nothing.
-    pub fn untuned(set: &[String], assume: Option<&str>) -> Self {
-        Self { set: set.to_vec(), assume: assume.map(str::to_owned), tuning: TuningArgs::default() }
-    }
-
-    /// The model of this name, read so.
-    pub fn of(&self, model: &str) -> ModelArgs {
-        ModelArgs { model: model.to_owned(), reading: self.clone() }
+    /// The model that `name` names, or a note of all that is wrong with it.
+    pub fn read(&self, read: &mut Reader, name: &str) -> Option<Model> {
+        let tuning = self.tuning.read(read);
+        let model = read.take_all(self.config.load(name));
+        let model = model.zip(tuning).map(|(model, tuning)| tuned(model, tuning))?;
+        read.take_all(model)
     }
 
     /// Notes that they are of no use without a model.
@@ -117,16 +124,25 @@ impl ReadingArgs {
     }
 }
 
+/// The model, of which this is trained.
+///
+/// # Errors
+/// What does not fit the model.
+pub fn tuned(model: Model, tuning: Tuning) -> Result<Model, Diagnostics> {
+    if tuning.is_plain() { Ok(model) } else { model.tuned(tuning) }
+}
+
 impl TuningArgs {
-    /// What is trained.
-    fn read(&self, read: &mut Reader) -> Tuning {
-        let rank = read.flag_with("--lora", self.lora.as_deref(), count);
-        let alpha = read.flag_with("--lora-alpha", self.lora_alpha.as_deref(), positive);
-        let dropout = read.flag_with("--lora-dropout", self.lora_dropout.as_deref(), share);
-        let targets = patterns(read, "--lora-targets", &self.lora_targets);
-        Tuning {
-            frozen: patterns(read, "--freeze", &self.freeze),
-            trained: patterns(read, "--train-only", &self.train_only),
+    /// What is trained; nothing where a flag is wrong.
+    pub fn read(&self, read: &mut Reader) -> Option<Tuning> {
+        let mut own = Reader::default();
+        let rank = own.flag_with("--lora", self.lora.as_deref(), count);
+        let alpha = own.flag_with("--lora-alpha", self.lora_alpha.as_deref(), positive);
+        let dropout = own.flag_with("--lora-dropout", self.lora_dropout.as_deref(), share_below_one);
+        let targets = patterns(&mut own, "--lora-targets", &self.lora_targets);
+        let tuning = Tuning {
+            frozen: patterns(&mut own, "--freeze", &self.freeze),
+            trained: patterns(&mut own, "--train-only", &self.train_only),
             lora: rank.map(|rank| Lora {
                 rank,
                 alpha: alpha.unwrap_or(2.0 * rank as f64),
@@ -134,17 +150,19 @@ impl TuningArgs {
                 targets,
             }),
             packed_keeps_inputs: self.quant_keeps_inputs,
-            packed: read.flag_with("--quant", self.quant.as_deref(), tuning::format),
-            frozen_dtype: read.flag_with("--frozen-dtype", self.frozen_dtype.as_deref(), float),
+            packed: own.flag_with("--quant", self.quant.as_deref(), tuning::format),
+            frozen_dtype: own.flag_with("--frozen-dtype", self.frozen_dtype.as_deref(), float),
+        };
+        let freezes = self.lora.is_some() || self.quant.is_some();
+        if self.frozen_dtype.is_some() && !freezes && self.freeze.is_empty() && self.train_only.is_empty() {
+            own.problem(
+                Diagnostic::error("", "--frozen-dtype: nothing is frozen")
+                    .help("--freeze embed_tokens")
+                    .help("--lora 16")
+                    .help("--precision says how parameters that are trained are stored"),
+            );
         }
-    }
-}
-
-/// A share from 0 to below 1.
-fn share(text: &str) -> Result<f64, Diagnostic> {
-    match text.trim().parse::<f64>() {
-        Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
-        _ => Err(Diagnostic::error("", format!("`{text}` is no share from 0 to below 1")).help("0.05")),
+        read.take_all(own.finish(Some(tuning)))
     }
 }
 
@@ -156,8 +174,5 @@ fn float(text: &str) -> Result<DType, Diagnostic> {
 }
 
 fn patterns(read: &mut Reader, flag: &str, texts: &[String]) -> Vec<Pattern> {
-    let parse = |text: &String| {
-        read.flag_with(flag, Some(text), |text| text.parse::<Pattern>().map_err(|m| Diagnostic::error("", m)))
-    };
-    texts.iter().filter_map(parse).collect()
+    read.flags(flag, texts, |text| text.parse::<Pattern>().map_err(|message| Diagnostic::error("", message)))
 }

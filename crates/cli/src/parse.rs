@@ -8,7 +8,7 @@ use plan::fleet::Fleet;
 use plan::hardware::{Hardware, Precision};
 use units::{Diagnostic, Diagnostics, FlopPerSecond, Flops, Seconds};
 
-use crate::args::FleetArgs;
+use crate::args::{DeviceArgs, FleetArgs};
 use crate::hardware;
 
 /// Reads flags and collects what is wrong with them.
@@ -18,14 +18,19 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Notes a problem.
+    /// Notes a problem, once: flags that several set-ups share are read for each of them.
     pub fn problem(&mut self, problem: impl Into<Diagnostic>) {
-        self.problems.push(problem);
+        let problem = problem.into();
+        if !self.problems.iter().any(|noted| *noted == problem) {
+            self.problems.push(problem);
+        }
     }
 
     /// Notes several problems.
     pub fn problems(&mut self, problems: Diagnostics) {
-        self.problems.extend(problems);
+        for problem in problems {
+            self.problem(problem);
+        }
     }
 
     /// The value, or a note of why there is none.
@@ -80,9 +85,9 @@ impl Reader {
 
     /// The devices of a run that multiplies in `arithmetic` unless `--dtype` says otherwise.
     pub fn fleet_in(&mut self, args: &FleetArgs, arithmetic: Precision) -> Option<Fleet> {
-        let hardware = self.hardware(args.hw.as_deref());
-        let hardware = self.required(hardware, args.hw.is_some(), "--hw", "h100-sxm");
-        let devices = self.flag_with("--devices", args.devices.as_deref(), some);
+        let hardware = self.hardware(args.device.hw.as_deref());
+        let hardware = self.required(hardware, args.device.hw.is_some(), "--hw", "h100-sxm");
+        let devices = self.flag_with("--devices", args.device.devices.as_deref(), some);
         let precision = self.flag::<Precision>("--dtype", args.dtype.as_deref());
         let peak = self.flag_with("--peak", args.peak.as_deref(), rate);
         let fleet = Fleet {
@@ -99,10 +104,40 @@ impl Reader {
     }
 
     /// The device and how many there are, where a device may be left out.
-    pub fn device(&mut self, args: &FleetArgs) -> (Option<Hardware>, u64) {
+    pub fn device(&mut self, args: &DeviceArgs) -> (Option<Hardware>, u64) {
         let hardware = self.hardware(args.hw.as_deref());
         let devices = self.flag_with("--devices", args.devices.as_deref(), some);
         (hardware, devices.unwrap_or(1))
+    }
+
+    /// The devices of a run, where they may be left out; `idle` are flags that then say nothing.
+    pub fn fleet_if_named(&mut self, args: &FleetArgs, idle: &[(&str, bool)]) -> Option<Fleet> {
+        if args.device.hw.is_some() {
+            return self.fleet(args);
+        }
+        self.no_effect(idle, "no device is named by --hw");
+        None
+    }
+
+    /// Refuses flags that were given and do not act.
+    ///
+    /// `flags` are their names, each with whether it was given; `why` says what they have no part in.
+    pub fn no_effect(&mut self, flags: &[(&str, bool)], why: &str) {
+        let given: Vec<&str> = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
+        if !given.is_empty() {
+            let message = format!("{} changes nothing: {why}", given.join(", "));
+            self.problem(Diagnostic::error("", message).help(format!("leave {} out", given.join(", "))));
+        }
+    }
+
+    /// The values of a flag that may be given several times.
+    pub fn flags<T, E: Into<Diagnostic>>(
+        &mut self,
+        flag: &str,
+        texts: &[String],
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        texts.iter().filter_map(|text| self.flag_with(flag, Some(text), &read)).collect()
     }
 
     /// All values, or all problems.
@@ -161,6 +196,32 @@ pub fn positive(text: &str) -> Result<f64, Diagnostic> {
         .ok_or_else(|| Diagnostic::error("", format!("`{text}` is no number above zero")))
 }
 
+/// A share from 0 to 1: `0.9` or `90%`.
+pub fn share(text: &str) -> Result<f64, Diagnostic> {
+    let trimmed = text.trim();
+    let (number, of) = trimmed.strip_suffix('%').map_or((trimmed, 1.0), |percent| (percent.trim_end(), 100.0));
+    let share = number.parse::<f64>().ok().map(|number| number / of);
+    share
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| Diagnostic::error("", format!("`{text}` is no share from 0 to 1")).help("0.9").help("90%"))
+}
+
+/// A share above 0.
+pub fn positive_share(text: &str) -> Result<f64, Diagnostic> {
+    match share(text)? {
+        0.0 => Err(Diagnostic::error("", format!("`{text}` is a share of nothing")).help("0.9").help("90%")),
+        share => Ok(share),
+    }
+}
+
+/// A share below 1.
+pub fn share_below_one(text: &str) -> Result<f64, Diagnostic> {
+    match share(text)? {
+        1.0 => Err(Diagnostic::error("", format!("`{text}` is all of it: a share below 1 is needed")).help("0.05")),
+        share => Ok(share),
+    }
+}
+
 /// `name=value`.
 pub fn assignment(text: &str) -> Result<(String, String), Diagnostic> {
     match text.split_once('=') {
@@ -199,6 +260,13 @@ mod tests {
         assert_eq!(positive("9,600").ok(), Some(9600.0));
         assert_eq!(positive("1.2M").ok(), Some(1_200_000.0));
         assert!(positive("0").is_err() && positive("inf").is_err());
+        assert_eq!(
+            ["0.9", "90%", " 12.5 % ", "0", "1", "100%"].map(|text| share(text).ok()),
+            [Some(0.9), Some(0.9), Some(0.125), Some(0.0), Some(1.0), Some(1.0)]
+        );
+        assert!(["1.1", "101%", "-0.1", "nan", "", "%", "x"].iter().all(|text| share(text).is_err()));
+        assert!(positive_share("0%").is_err() && positive_share("1").is_ok());
+        assert!(share_below_one("100%").is_err() && share_below_one("0").is_ok());
     }
 
     #[test]

@@ -12,13 +12,13 @@ use plan::model::Model;
 use plan::runtime;
 use plan::sharding::Sharding;
 use plan::work::Work;
-use tensor::cpu::Threads;
 use tensor::{CastLists, DType};
 use train::run::Settings;
-use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Params};
+use units::{Bytes, Diagnostic, Flops, Params};
 
-use crate::model_args::ReadingArgs;
-use crate::parse::{Reader, count, some};
+use crate::args::ThreadsArgs;
+use crate::model_args::{ReadingArgs, TuningArgs};
+use crate::parse::{Reader, count, positive_share, some};
 
 /// The work of one token: a model, a bare count, or a number.
 #[derive(Clone, Debug, Default, Args)]
@@ -51,14 +51,7 @@ pub struct FillingArgs {
 impl FillingArgs {
     /// What was said of it.
     pub fn read(&self, read: &mut Reader) -> Filling {
-        let useful = read.flag_with("--useful-tokens", self.useful_tokens.as_deref(), |text| {
-            let share = text.parse::<Mfu>()?.get();
-            if share > 0.0 && share <= 1.0 {
-                Ok(share)
-            } else {
-                Err(Diagnostic::error("", "a share from 0 to 1").help("70%"))
-            }
-        });
+        let useful = read.flag_with("--useful-tokens", self.useful_tokens.as_deref(), positive_share);
         Filling { useful, doc_len: read.flag_with("--doc-len", self.doc_len.as_deref(), some) }
     }
 }
@@ -76,15 +69,27 @@ impl WorkArgs {
             return None;
         };
         if name.starts_with("dense:") {
+            let why = "a bare count has no config, and no attention that grows with a sequence";
+            self.reading.config.no_effect(read, why);
+            read.no_effect(&[("--seq-len", self.seq_len.is_some())], why);
+            if self.reading.tuning != TuningArgs::default() {
+                read.problem(no_maps());
+            }
             let parameters = read.flag_with("MODEL", Some(name), dense)?;
             return Some(Work::dense(name.as_str(), parameters));
         }
-        let model = self.reading.of(name).read(read);
+        let model = self.reading.read(read, name);
         let step = StepArgs { seq_len: self.seq_len.clone(), ..StepArgs::default() };
         let options = step.read(read, model.as_ref(), None);
         let model = model?;
         plan::flops::work(&model, &options).map_err(|problems| read.problems(problems)).ok()
     }
+}
+
+/// What is wrong with flags of fine-tuning for a bare count.
+pub fn no_maps() -> Diagnostic {
+    Diagnostic::error("", "a bare count has no linear maps to adapt, freeze or pack")
+        .help("give a config or a preset, such as llama-3.1-8b")
 }
 
 /// A bare parameter count: `dense:70B`.
@@ -152,9 +157,9 @@ pub struct LocalStepArgs {
     /// The step; --batch is 4, --seq-len at most 256 and --precision fp32 where they are left out
     #[command(flatten)]
     pub options: StepArgs,
-    /// Threads [default: one per core]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub threads: Option<String>,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
     /// Steps after the first ones [default: 5]
     #[arg(long, value_name = "N")]
     pub steps: Option<String>,
@@ -164,26 +169,19 @@ pub struct LocalStepArgs {
 }
 
 impl LocalStepArgs {
-    /// Whether any of it was given.
-    pub fn is_given(&self) -> bool {
-        let Self { reading: _, options, threads, steps, peak } = self;
-        *options != StepArgs::default() || [threads, steps, peak].into_iter().any(Option::is_some)
-    }
-
-    /// The threads it runs on.
-    ///
-    /// # Errors
-    /// A number that is none; threads that the system does not start.
-    pub fn pool(&self) -> Result<Threads, Diagnostics> {
-        let mut read = Reader::default();
-        let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
-        read.finish(Some(()))?;
-        Ok(Threads::new(threads as usize).map_err(|e| Diagnostic::error("", e.to_string()))?)
+    /// Refuses what is said of a step that is made now, where `why` says that none is.
+    pub fn none_is_made(&self, read: &mut Reader, why: &str) {
+        let flags = [
+            ("--threads", self.threads.threads.is_some()),
+            ("--steps", self.steps.is_some()),
+            ("--peak", self.peak.is_some()),
+        ];
+        read.no_effect(&flags, why);
     }
 
     /// The model that `name` names, with the overrides.
     pub fn model(&self, read: &mut Reader, name: &str) -> Option<Model> {
-        self.reading.of(name).read(read)
+        self.reading.read(read, name)
     }
 
     /// How many steps are timed, and how each is made.
@@ -211,7 +209,7 @@ impl LocalStepArgs {
 }
 
 /// How states are spread over devices, and what else is on them.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Layout")]
 pub struct LayoutArgs {
     /// ZeRO stage over the data-parallel devices, 0 to 3 [default: 0; in plan, 3 on several devices]
@@ -234,6 +232,24 @@ pub fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader, flag: &str, t
 }
 
 impl StepArgs {
+    /// Its flags, each with whether it was given.
+    pub const fn given(&self) -> [(&'static str, bool); 12] {
+        [
+            ("--batch", self.batch.is_some()),
+            ("--seq-len", self.seq_len.is_some()),
+            ("--profile", self.profile.is_some()),
+            ("--precision", self.precision.is_some()),
+            ("--optimizer", self.optimizer.is_some()),
+            ("--recompute", self.recompute.is_some()),
+            ("--grad-accum", self.grad_accum.is_some()),
+            ("--autocast", self.autocast.is_some()),
+            ("--dropout", self.dropout),
+            ("--loss", self.loss.is_some()),
+            ("--dpo", self.dpo.is_some()),
+            ("--offload", self.offload.is_some()),
+        ]
+    }
+
     /// The update rule, and its implementation if that is said.
     pub fn rule(&self, read: &mut Reader) -> Option<(optim::Kind, Option<Implementation>)> {
         read.flag_with("--optimizer", self.optimizer.as_deref(), |text| {
@@ -297,7 +313,9 @@ impl StepArgs {
             autocast: if precision.is_some_and(|p| p.ends_with("cuda_lists")) { CastLists::Cuda } else { lists },
             steps: 2,
             warm: false,
-            dropout: self.dropout,
+            // Who drops inputs of adapters trains, and then the config's own dropout is on, too.
+            dropout: self.dropout
+                || model.and_then(|model| model.spec.tuning.lora.as_ref()).is_some_and(|lora| lora.dropout > 0.0),
             objective: Objective {
                 head: word::<HeadLoss>(read, "--loss", self.loss.as_deref()).unwrap_or_default(),
                 preference: word::<Reference>(read, "--dpo", self.dpo.as_deref()),
@@ -309,6 +327,16 @@ impl StepArgs {
 }
 
 impl LayoutArgs {
+    /// Its flags, each with whether it was given.
+    pub const fn given(&self) -> [(&'static str, bool); 4] {
+        [
+            ("--zero", self.zero.is_some()),
+            ("--dp", self.dp.is_some()),
+            ("--runtime", self.runtime.is_some()),
+            ("--alloc-conf", self.alloc_conf.is_some()),
+        ]
+    }
+
     /// The memory question of a step on one of `devices`.
     pub fn read<'a>(
         &self,

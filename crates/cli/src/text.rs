@@ -1,4 +1,4 @@
-//! Texts that people hand over: on the command line, in a file, on standard input.
+//! What people hand over: in a file, on standard input, on the command line.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,26 +12,30 @@ use units::Diagnostic;
 /// # Errors
 /// What cannot be read.
 pub fn load(name: &str, limit: usize, literal: bool) -> Result<String, Diagnostic> {
-    if name == "-" {
-        return read(io::stdin().lock(), limit).map_err(|error| refused("standard input", &error));
-    }
-    let path = Path::new(name);
-    if literal && !path.exists() {
+    if literal && name != "-" && !Path::new(name).exists() {
         return Ok(name.to_owned());
     }
-    let shown = format!("`{}`", path.display());
-    File::open(path).and_then(|file| read(file, limit)).map_err(|error| refused(&shown, &error))
+    let bytes = bytes(name, limit as u64).map_err(|error| refused(name, &error))?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-fn read(from: impl Read, limit: usize) -> io::Result<String> {
+/// The bytes of a file, or of standard input for `-`: at most `limit` and one more, so that who reads them can refuse what
+/// is longer.
+///
+/// # Errors
+/// As the system says it.
+pub fn bytes(name: &str, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    from.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(match String::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-    })
+    let end = limit.saturating_add(1);
+    match name {
+        "-" => io::stdin().lock().take(end).read_to_end(&mut bytes)?,
+        name => File::open(name)?.take(end).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
 }
 
-fn refused(what: &str, error: &io::Error) -> Diagnostic {
-    Diagnostic::error("", format!("{what} cannot be read: {error}"))
+/// What is said of a file that cannot be read.
+pub fn refused(name: &str, error: &io::Error) -> Diagnostic {
+    let shown = if name == "-" { "standard input".to_owned() } else { format!("`{name}`") };
+    Diagnostic::error("", format!("{shown} cannot be read: {error}"))
 }

@@ -439,6 +439,68 @@ fn layouts_that_cannot_be() {
 }
 
 /// A new folder under the target folder of this build.
+/// A flag acts or is refused: none is read and forgotten.
+#[test]
+fn flags_that_change_nothing_are_refused() {
+    for (words, says) in [
+        ("explain-oom 786MiB --zero 3", "without a model"),
+        ("explain-oom 786MiB --hw h100-sxm", "without a model"),
+        ("explain-oom 786MiB --lora 8", "without a model"),
+        ("fit --states-only --hw h100-sxm --batch 4 --recompute full", "--batch, --recompute changes nothing"),
+        ("fit gpt2 --states-only --hw h100-sxm --grow layers", "--grow changes nothing"),
+        ("fit gpt2 --states-only --hw h100-sxm --runtime 1GiB", "--runtime changes nothing"),
+        ("fit dense:7B --states-only --hw h100-sxm --set n_layer=2", "--set changes nothing"),
+        ("fit dense:7B --states-only --hw h100-sxm --lora 8", "no linear maps"),
+        ("time dense:7B --seq-len 8192 --tokens 1T --hw h100-sxm", "--seq-len changes nothing"),
+        ("time dense:7B --set n_layer=2 --tokens 1T --hw h100-sxm", "--set changes nothing"),
+        ("einsum ij,jk->ik i=8 j=8 k=8 --peak 1TFLOP/s", "--peak changes nothing: no device is named by --hw"),
+        ("infer gpt2 --dtype bf16", "--dtype changes nothing"),
+        ("infer dense:7B --set n_layer=2", "--set changes nothing"),
+        ("ledger gpt2 --hw h100-sxm --dtype bf16", "--dtype"),
+        ("ledger gpt2 --frozen-dtype bf16", "nothing is frozen"),
+        ("reconcile --torch-snapshot no-file --batch 4", "--batch changes nothing: without a model"),
+        ("reconcile gpt2 --torch-snapshot no-file --threads 2", "--threads changes nothing"),
+    ] {
+        let text = refusal(&split(words));
+        assert!(text.contains(says), "{words}: {text}");
+    }
+}
+
+/// What several set-ups share is wrong once.
+#[test]
+fn a_mistake_is_said_once() {
+    let text = refusal(&split("compare gpt2 --vary recompute=none,full --batch x --lora y"));
+    assert_eq!(text.matches("error").count(), 2, "{text}");
+}
+
+/// Adapters, packed weights, forms of the loss and what is offloaded can be varied; `none` leaves the flag out.
+#[test]
+fn what_can_be_varied() {
+    let parameters = |json: &str| -> Vec<String> {
+        let setups = json.split("\"label\": ").filter(|part| part.starts_with("\"lora "));
+        setups.map(|setup| field(setup, "parameters").to_owned()).collect()
+    };
+    let json = answer(&split("compare gpt2 --seq-len 128 --vary lora=none,8 --json"));
+    let adapted = answer(&split("params gpt2 --lora 8 --json"));
+    assert_eq!(parameters(&json), ["124439808", field(&adapted, "stored")], "{json}");
+    for vary in ["quant=none,nf4,int8", "loss=whole,fused,chunked:4", "offload=none,activations,optimizer"] {
+        let text = answer(&split(&format!("compare gpt2 --seq-len 128 --vary {vary}")));
+        for value in vary.split_once('=').expect("a flag").1.split(',') {
+            assert!(text.contains(value), "{vary}: {text}");
+        }
+    }
+    assert!(refusal(&split("compare gpt2 --vary lora=none,x")).contains("--lora: "));
+    assert!(refusal(&split("compare gpt2 --vary colour=red,blue")).contains("cannot be varied"));
+}
+
+/// Dropout in front of adapters is counted without another flag.
+#[test]
+fn dropout_of_adapters_counts_by_itself() {
+    let peak = |more: &str| number(&answer(&split(&format!("ledger gpt2 --lora 8 --json {more}"))), "peak_bytes");
+    assert!(peak("--lora-dropout 0.1") > peak(""));
+    assert!((peak("--lora-dropout 0.1") - peak("--lora-dropout 0.1 --dropout")).abs() < 0.5);
+}
+
 fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);

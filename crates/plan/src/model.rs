@@ -14,7 +14,7 @@ use units::{Diagnostic, Diagnostics};
 use crate::report::{Assumption, Cell, Origin, Value};
 
 /// A model with its name and the story of how its config was read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     /// What the user called it.
     pub name: String,

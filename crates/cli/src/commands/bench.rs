@@ -92,17 +92,12 @@ impl Bench {
 
     fn request(&self, read: &mut Reader) -> Request {
         let all = probe::cpu::threads();
-        let mut dtypes: Vec<DType> =
-            self.dtype.iter().filter_map(|text| read.flag_with("--dtype", Some(text), dtype)).collect();
+        let mut dtypes = read.flags("--dtype", &self.dtype, dtype);
         if dtypes.is_empty() {
             dtypes = vec![DType::F32, DType::BF16, DType::F16];
         }
-        let mut threads: Vec<usize> = self
-            .threads
-            .iter()
-            .filter_map(|text| read.flag_with("--threads", Some(text), some))
-            .map(|count| count as usize)
-            .collect();
+        let mut threads: Vec<usize> =
+            read.flags("--threads", &self.threads, some).into_iter().map(|count| count as usize).collect();
         if threads.is_empty() {
             threads = if all > 1 { vec![1, all] } else { vec![1] };
         }
@@ -120,7 +115,7 @@ impl Bench {
 
 impl Step {
     fn report(&self, quiet: bool) -> Result<Report, Diagnostics> {
-        let pool = self.local.pool()?;
+        let pool = self.local.threads.pool()?;
         pool.run(|| self.report_of(pool.count(), quiet))
     }
 

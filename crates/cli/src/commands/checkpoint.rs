@@ -8,7 +8,8 @@ use tensor::DType;
 use train::checkpoint::{self, Import};
 use units::{Diagnostic, Diagnostics};
 
-use crate::parse::{Reader, assignment};
+use crate::model_args::ConfigArgs;
+use crate::parse::Reader;
 
 /// What a run can go on from.
 #[derive(Debug, Args)]
@@ -52,12 +53,9 @@ struct ImportArgs {
     /// Convert the parameters: f32, bf16 or f16 [default: as they are stored; f32 if they are mixed]
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    assume: Option<String>,
+    /// How the config is read
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 impl Checkpoint {
@@ -80,8 +78,8 @@ impl ImportArgs {
     fn request(&self) -> Result<Import, Diagnostics> {
         let mut read = Reader::default();
         let dtype = read.flag_with("--dtype", self.dtype.as_deref(), parameters);
-        let overrides = self.set.iter().filter_map(|pair| read.flag_with("--set", Some(pair), assignment)).collect();
-        let (from, to, assume) = (self.from.clone(), self.to.clone(), self.assume.clone());
+        let overrides = self.config.overrides(&mut read);
+        let (from, to, assume) = (self.from.clone(), self.to.clone(), self.config.assume.clone());
         read.finish(Some(Import { from, to, overrides, assume, dtype }))
     }
 }

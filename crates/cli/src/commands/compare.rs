@@ -2,11 +2,12 @@
 
 use clap::Args;
 use plan::compare::{self, Setup};
+use plan::model::Model;
 use plan::report::Report;
 use units::{Diagnostic, Diagnostics};
 
-use crate::args::FleetArgs;
-use crate::model_args::ReadingArgs;
+use crate::args::DeviceArgs;
+use crate::model_args::{ReadingArgs, TuningArgs, tuned};
 use crate::parse::Reader;
 use crate::step::{LayoutArgs, StepArgs};
 
@@ -16,7 +17,7 @@ pub struct Compare {
     /// One model, or several to compare
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<String>,
-    /// A flag of the step or the layout with its values, such as recompute=none,full
+    /// A flag of the step, the layout or the fine-tuning with its values, such as recompute=none,full or lora=none,16
     #[arg(long, value_name = "FLAG=A,B")]
     pub vary: Option<String>,
     /// How the model is read
@@ -30,66 +31,132 @@ pub struct Compare {
     pub layout: LayoutArgs,
     /// Devices
     #[command(flatten)]
-    pub fleet: FleetArgs,
+    pub device: DeviceArgs,
 }
 
 impl Compare {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let mut models = Vec::new();
-        for name in &self.models {
-            let args = self.reading.of(name);
-            models.extend(args.read(&mut read));
-        }
         let variants = read.take_all(self.variants()).unwrap_or_default();
-        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
-        let mut setups = Vec::new();
-        for model in &models {
-            for (label, step, layout) in &variants {
-                let options = step.read(&mut read, Some(model), hardware.as_ref());
-                let request = layout.read(&mut read, options, hardware.as_ref(), devices).steady();
-                let label = match (models.len(), label.is_empty()) {
-                    (1, false) => label.clone(),
+        let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
+        let mut models: Vec<Model> = Vec::new();
+        let mut rest = Vec::new();
+        for name in &self.models {
+            // Read once, for a name may be standard input.
+            let Some(model) = read.take_all(self.reading.config.load(name)) else { continue };
+            for variant in &variants {
+                let tuning = variant.tuning.read(&mut read);
+                let own = tuning.and_then(|tuning| read.take_all(tuned(model.clone(), tuning)));
+                let options = variant.step.read(&mut read, own.as_ref().or(Some(&model)), hardware.as_ref());
+                let request = variant.layout.read(&mut read, options, hardware.as_ref(), devices).steady();
+                let label = match (self.models.len(), variant.label.is_empty()) {
+                    (1, false) => variant.label.clone(),
                     (_, true) => model.name.clone(),
-                    (_, false) => format!("{} {label}", model.name),
+                    (_, false) => format!("{} {}", model.name, variant.label),
                 };
-                setups.push(Setup { label, model, request });
+                if let Some(own) = own {
+                    models.push(own);
+                    rest.push((label, request));
+                }
             }
         }
+        let setups = models.iter().zip(rest).map(|(model, (label, request))| Setup { label, model, request });
+        let setups: Vec<Setup<'_>> = setups.collect();
         compare::report(&read.finish(Some(setups))?)
     }
 
-    /// The step and layout for each value of `--vary`.
-    fn variants(&self) -> Result<Vec<(String, StepArgs, LayoutArgs)>, Diagnostics> {
-        let Some(vary) = &self.vary else {
-            return Ok(vec![(String::new(), self.step.clone(), self.layout.clone())]);
+    /// The set-ups of a model: one for each value of `--vary`.
+    fn variants(&self) -> Result<Vec<Variant>, Diagnostics> {
+        let plain = Variant {
+            label: String::new(),
+            tuning: self.reading.tuning.clone(),
+            step: self.step.clone(),
+            layout: self.layout.clone(),
         };
+        let Some(vary) = &self.vary else { return Ok(vec![plain]) };
         let bad =
             || Diagnostic::error("", format!("--vary {vary}: expected FLAG=A,B")).help("--vary recompute=none,full");
         let (flag, values) = vary.split_once('=').ok_or_else(bad)?;
-        let mut out = Vec::new();
-        for value in values.split(',') {
-            let (mut step, mut layout) = (self.step.clone(), self.layout.clone());
-            let slot = match flag.trim_start_matches("--").replace('_', "-").as_str() {
-                "recompute" => &mut step.recompute,
-                "batch" | "mbs" => &mut step.batch,
-                "seq-len" => &mut step.seq_len,
-                "profile" => &mut step.profile,
-                "precision" => &mut step.precision,
-                "optimizer" => &mut step.optimizer,
-                "grad-accum" => &mut step.grad_accum,
-                "zero" => &mut layout.zero,
-                "dp" => &mut layout.dp,
-                other => {
-                    return Err(Diagnostic::error("", format!("--vary: `{other}` cannot be varied"))
-                        .help("recompute, batch, seq-len, profile, precision, optimizer, grad-accum, zero, dp")
-                        .into());
-                }
-            };
-            *slot = Some(value.to_owned());
-            out.push((format!("{} {value}", flag.trim_start_matches("--")), step, layout));
-        }
-        Ok(out)
+        let name = flag.trim().trim_start_matches("--").replace('_', "-");
+        let known = || Diagnostic::error("", format!("--vary: `{name}` cannot be varied")).help(VARIED.join(", "));
+        values
+            .split(',')
+            .map(|value| {
+                let mut variant = Variant { label: format!("{name} {value}"), ..plain.clone() };
+                let slot = variant.slot(&name).ok_or_else(known)?;
+                // Flags that have no word for it are left out.
+                let left_out = value == "none" && ["lora", "quant", "dpo"].contains(&name.as_str());
+                *slot = (!left_out).then(|| value.to_owned());
+                Ok(variant)
+            })
+            .collect()
+    }
+}
+
+/// Flags that can be varied.
+const VARIED: [&str; 14] = [
+    "recompute",
+    "batch",
+    "seq-len",
+    "profile",
+    "precision",
+    "optimizer",
+    "grad-accum",
+    "loss",
+    "dpo",
+    "offload",
+    "lora",
+    "quant",
+    "zero",
+    "dp",
+];
+
+/// One set-up of a model.
+#[derive(Clone, Debug)]
+struct Variant {
+    label: String,
+    tuning: TuningArgs,
+    step: StepArgs,
+    layout: LayoutArgs,
+}
+
+impl Variant {
+    /// The value of one of [`VARIED`].
+    fn slot(&mut self, flag: &str) -> Option<&mut Option<String>> {
+        let Self { label: _, tuning, step, layout } = self;
+        Some(match flag {
+            "recompute" => &mut step.recompute,
+            "batch" | "mbs" => &mut step.batch,
+            "seq-len" => &mut step.seq_len,
+            "profile" => &mut step.profile,
+            "precision" => &mut step.precision,
+            "optimizer" => &mut step.optimizer,
+            "grad-accum" => &mut step.grad_accum,
+            "loss" => &mut step.loss,
+            "dpo" => &mut step.dpo,
+            "offload" => &mut step.offload,
+            "lora" => &mut tuning.lora,
+            "quant" => &mut tuning.quant,
+            "zero" => &mut layout.zero,
+            "dp" => &mut layout.dp,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_can_be_varied() {
+        let mut variant = Variant {
+            label: String::new(),
+            tuning: TuningArgs::default(),
+            step: StepArgs::default(),
+            layout: LayoutArgs::default(),
+        };
+        assert!(VARIED.iter().all(|flag| variant.slot(flag).is_some()));
     }
 }

@@ -37,7 +37,8 @@ impl Einsum {
             };
             text.parse::<DType>().map_err(|error| Diagnostic::error("", error.to_string()))
         });
-        let fleet = if self.fleet.hw.is_some() { read.fleet(&self.fleet) } else { None };
+        let idle = [("--devices", self.fleet.device.devices.is_some()), ("--peak", self.fleet.peak.is_some())];
+        let fleet = read.fleet_if_named(&self.fleet, &idle);
         let request = Request {
             equation: self.equation.clone(),
             sizes,

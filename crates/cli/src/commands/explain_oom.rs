@@ -6,7 +6,7 @@ use plan::oom::{self, Request};
 use plan::report::Report;
 use units::{Diagnostic, Diagnostics};
 
-use crate::args::FleetArgs;
+use crate::args::DeviceArgs;
 use crate::model_args::ReadingArgs;
 use crate::parse::Reader;
 use crate::step::{LayoutArgs, StepArgs};
@@ -30,7 +30,7 @@ pub struct ExplainOom {
     pub layout: LayoutArgs,
     /// Devices; without --hw the capacity is that of the message
     #[command(flatten)]
-    pub fleet: FleetArgs,
+    pub device: DeviceArgs,
 }
 
 impl ExplainOom {
@@ -45,16 +45,11 @@ impl ExplainOom {
         let message = text.and_then(|text| oom::check_length(text.len()).and_then(|()| Message::read(&text)));
         let message = read.take(message);
         let Some(name) = &self.model else {
-            if self.step != StepArgs::default() {
-                read.problem(
-                    Diagnostic::error("", "flags of a step without a model").help("name the model after the message"),
-                );
-            }
+            self.without_a_step(&mut read);
             return read.finish(message.map(|message| Request { message, step: None }))?.report();
         };
-        let model = self.reading.of(name);
-        let model = model.read(&mut read);
-        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
+        let model = self.reading.read(&mut read, name);
+        let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let cached = message.as_ref().is_some_and(|message| message.device == Device::Cached);
         let step = if hardware.is_none() && cached { self.on_a_gpu() } else { self.step.clone() };
         let options = step.read(&mut read, model.as_ref(), hardware.as_ref());
@@ -62,6 +57,19 @@ impl ExplainOom {
         let (message, model) = read.finish(message.zip(model))?;
         Request { message, step: Some((&model, request)) }.report()
     }
+
+    /// Refuses what is said of a step where there is no model to make one of.
+    fn without_a_step(&self, read: &mut Reader) {
+        let given = self.reading != ReadingArgs::default()
+            || self.step != StepArgs::default()
+            || self.layout != LayoutArgs::default()
+            || self.device != DeviceArgs::default();
+        if given {
+            let problem = Diagnostic::error("", "flags of a model, a step or devices without a model");
+            read.problem(problem.help("name the model after the message"));
+        }
+    }
+
     /// The step with the defaults of a GPU, for a message that came from one which nobody has named.
     fn on_a_gpu(&self) -> StepArgs {
         let mut step = self.step.clone();

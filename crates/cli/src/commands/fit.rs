@@ -14,7 +14,7 @@ use units::{Bytes, Diagnostic, Diagnostics};
 
 use crate::model_args::{ReadingArgs, TuningArgs};
 use crate::parse::{Reader, count, some};
-use crate::step::{LayoutArgs, StepArgs, dense, word};
+use crate::step::{LayoutArgs, StepArgs, dense, no_maps, word};
 
 /// What fits.
 #[derive(Debug, Args)]
@@ -80,8 +80,7 @@ impl Fit {
     /// The largest sizes of a traced model.
     fn traced(&self, name: &str) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let args = self.reading.of(name);
-        let model = args.read(&mut read);
+        let model = self.reading.read(&mut read, name);
         let hardware = self.hardware(&mut read);
         let given = read.flag::<Bytes>("--memory", self.memory.as_deref());
         let capacity = given.or_else(|| hardware.as_ref().map(Hardware::capacity));
@@ -110,16 +109,7 @@ impl Fit {
             let problem = Diagnostic::error("", "activations need a model to trace");
             read.problem(problem.help("--states-only").help("napkin fit llama-3.1-8b --hw h100-sxm"));
         }
-        if self.step.dpo.is_some() || self.step.loss.is_some() || self.step.offload.is_some() {
-            let problem =
-                Diagnostic::error("", "--states-only counts no step: --dpo, --loss and --offload change nothing");
-            read.problem(problem.help("leave them away").help("leave --states-only away"));
-        }
-        if self.reading.tuning != TuningArgs::default() && self.model.as_deref().is_none_or(|m| m.starts_with("dense:"))
-        {
-            let problem = Diagnostic::error("", "a bare count has no linear maps to adapt, freeze or pack");
-            read.problem(problem.help("give a config or a preset, such as llama-3.1-8b"));
-        }
+        self.unused(&mut read);
         let subject = match self.model.as_deref() {
             Some(name) if name.starts_with("dense:") => {
                 let count = read.flag_with("MODEL", Some(name), dense);
@@ -132,11 +122,15 @@ impl Fit {
                 })
             }
             Some(name) => {
-                let model = self.reading.of(name).load()?;
-                let tensors = plan::params::parameters(&model)?;
-                let parameters = plan::params::Counts::of(&tensors).stored;
-                let blocks = Some(Blocks::of(&model.spec.names));
-                Some(Subject { name: name.to_owned(), parameters, tensors, blocks, tuning: model.spec.tuning })
+                let model = self.reading.read(&mut read, name);
+                let counted = model.map(|model| Ok((plan::params::parameters(&model)?, model.spec)));
+                counted.and_then(|counted| read.take_all(counted)).map(|(tensors, spec)| Subject {
+                    name: name.to_owned(),
+                    parameters: plan::params::Counts::of(&tensors).stored,
+                    tensors,
+                    blocks: Some(Blocks::of(&spec.names)),
+                    tuning: spec.tuning,
+                })
             }
             None => None,
         };
@@ -152,6 +146,26 @@ impl Fit {
         let unit = word::<Unit>(&mut read, "--fsdp-unit", self.fsdp_unit.as_deref());
         let request = memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, unit, subject });
         read.finish(request)?.report()
+    }
+}
+
+impl Fit {
+    /// Refuses what has no part in counting states alone.
+    fn unused(&self, read: &mut Reader) {
+        let acts = ["--precision", "--optimizer", "--zero", "--dp"];
+        let flags = [&self.step.given()[..], &self.layout.given(), &[("--grow", !self.grow.is_empty())]].concat();
+        let idle: Vec<(&str, bool)> = flags.into_iter().filter(|(flag, _)| !acts.contains(flag)).collect();
+        read.no_effect(&idle, "--states-only counts states, of no step");
+        match self.model.as_deref() {
+            None => self.reading.need_model(read),
+            Some(name) if name.starts_with("dense:") => {
+                self.reading.config.no_effect(read, "a bare count has no config");
+                if self.reading.tuning != TuningArgs::default() {
+                    read.problem(no_maps());
+                }
+            }
+            Some(_) => {}
+        }
     }
 }
 

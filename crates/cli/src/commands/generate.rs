@@ -4,12 +4,12 @@ use clap::Args;
 use nn::generate::Sampling;
 use plan::report::Report;
 use std::path::PathBuf;
-use tensor::cpu::Threads;
 use train::data::Tokenizer;
 use train::sample::{self, Request};
 use units::{Diagnostic, Diagnostics};
 
-use crate::parse::{Reader, count, positive, some};
+use crate::args::ThreadsArgs;
+use crate::parse::{Reader, count, positive, positive_share, some};
 
 /// Samples text from a checkpoint.
 #[derive(Debug, Args)]
@@ -37,27 +37,20 @@ pub struct Generate {
     /// The model's tokenizer, where the checkpoint does not say it
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
-    /// Threads [default: one per core]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub threads: Option<String>,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
 }
 
 impl Generate {
     /// Generates.
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
         let temperature = read.flag_with("--temperature", self.temperature.as_deref(), |text| match text {
             "0" | "0.0" => Ok(0.0),
             text => positive(text),
         });
-        let top_p = read.flag_with("--top-p", self.top_p.as_deref(), |text| {
-            positive(text)?;
-            text.parse::<f64>()
-                .ok()
-                .filter(|p| *p <= 1.0)
-                .ok_or_else(|| Diagnostic::error("", "a probability is at most 1"))
-        });
+        let top_p = read.flag_with("--top-p", self.top_p.as_deref(), positive_share);
         let sampling = Sampling {
             temperature: temperature.unwrap_or(0.8),
             top_k: read.flag_with("--top-k", self.top_k.as_deref(), some),
@@ -66,8 +59,7 @@ impl Generate {
         let tokens = read.flag_with("--tokens", self.tokens.as_deref(), some);
         let seed = read.flag_with("--seed", self.seed.as_deref(), count).unwrap_or(0);
         read.finish(Some(()))?;
-        let threads = Threads::new(threads as usize).map_err(|e| Diagnostic::error("", e.to_string()))?;
-        threads.run(|| {
+        self.threads.pool()?.run(|| {
             let checkpoint = train::checkpoint::at(&self.dir)?;
             let saved = checkpoint.manifest().training.as_ref().map(|t| t.data.tokenizer.as_str());
             let name = self.tokenizer.as_deref().or(saved.filter(|name| !name.is_empty())).ok_or_else(|| {

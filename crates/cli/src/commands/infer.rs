@@ -5,7 +5,9 @@ use nn::config::Config;
 use plan::fit::{Choice, Memory};
 use plan::hardware::{Hardware, Kind};
 use plan::inference::cache::WIDTH;
-use plan::inference::{BLOCK, CHUNK, Request, Room, UTILIZATION, What, geometry, state_width, stated_state};
+use plan::inference::{
+    BLOCK, CHUNK, Request, Room, UTILIZATION, What, geometry, most_ranks, state_width, stated_state,
+};
 use plan::model::Model;
 use plan::quant::{Format, Storage};
 use plan::report::Report;
@@ -13,7 +15,8 @@ use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use crate::args::FleetArgs;
 use crate::config::{self, Text};
-use crate::parse::{Reader, assignment, count, positive, some};
+use crate::model_args::ConfigArgs;
+use crate::parse::{Reader, count, positive, positive_share, some};
 use crate::step::dense;
 
 /// What inference takes: weights, keys and values, sequences that fit, time of a prompt and of a token.
@@ -21,12 +24,9 @@ use crate::step::dense;
 pub struct Infer {
     /// A config.json, its folder, a preset, - for standard input, or a bare count such as dense:70B
     pub model: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE", requires = "model")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY", requires = "model")]
-    pub assume: Option<String>,
+    /// How the config is read
+    #[command(flatten)]
+    pub reading: ConfigArgs,
     /// Parameters, instead of a model, or of one whose family is not known
     #[arg(long, value_name = "N")]
     pub params: Option<String>,
@@ -124,7 +124,7 @@ impl Infer {
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
         let subject = self.subject(&mut read);
-        let (hardware, devices) = read.device(&self.fleet.at_least(self.engine.tp.as_ref()));
+        let (hardware, devices) = read.device(&self.fleet.device.at_least(self.engine.tp.as_ref()));
         let request = self.request(&mut read, subject.as_ref(), hardware.as_ref(), devices);
         let (subject, request) = read.finish(subject.zip(Some(request)))?;
         let what = match &subject {
@@ -146,26 +146,30 @@ impl Infer {
                 read.problem(problem.help("--params 125.1B --active 10B --bytes-per-param 0.58"));
                 return None;
             }
+            self.reading.no_effect(read, "a bare count has no config");
             return self.bare(read).map(Subject::Other);
         };
-        if self.kv.is_some() {
-            read.problem(Diagnostic::error("", "--kv is of a bare count: the config says it"));
+        let of_a_bare_count = |read: &mut Reader, flag: &str, given: &Option<String>| {
+            if given.is_some() {
+                read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
+            }
+        };
+        of_a_bare_count(read, "--kv", &self.kv);
+        let overrides = self.reading.overrides(read);
+        if overrides.len() < self.reading.set.len() {
+            return None;
         }
-        let pairs: Vec<_> = self.set.iter().map(|pair| read.flag_with("--set", Some(pair), assignment)).collect();
-        let overrides: Vec<(String, String)> = pairs.into_iter().collect::<Option<_>>()?;
-        let text = read.take_all(config::text(name))?;
-        match Model::from_text(text.name.as_str(), &text.file, &text.bytes, &overrides, self.assume.as_deref()) {
+        let text = read.take_all(config::find(name))?;
+        let assume = self.reading.assume.as_deref();
+        match Model::from_text(text.name.as_str(), &text.file, &text.bytes, &overrides, assume) {
             Ok(model) => {
-                for (flag, given) in [("--params", &self.params), ("--active", &self.active)] {
-                    if given.is_some() {
-                        read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
-                    }
-                }
+                of_a_bare_count(read, "--params", &self.params);
+                of_a_bare_count(read, "--active", &self.active);
                 read.take_all(model.require_language_model("infer"));
                 Some(Subject::Model(Box::new(model)))
             }
             // A family that is not known still says what its heads keep.
-            Err(problems) if self.assume.is_none() && problems.iter().any(|p| p.code == "T0301") => {
+            Err(problems) if assume.is_none() && problems.iter().any(|p| p.code == "T0301") => {
                 let partial = self.partial(read, &text, &overrides);
                 if partial.is_none() {
                     read.problems(problems);
@@ -222,7 +226,11 @@ impl Infer {
             |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
         let seq_len = Choice::or(number(read, "--seq-len", &self.sequences.seq_len), longest);
         let prompt = Choice::or(number(read, "--prompt", &self.sequences.prompt), seq_len.value);
-        let tp = Choice::or(read.flag_with("--tp", engine.tp.as_deref(), some), shared(subject, devices));
+        let tensor_parallel = match subject {
+            Some(Subject::Model(model)) => most_ranks(model, devices),
+            _ => devices,
+        };
+        let tp = Choice::or(read.flag_with("--tp", engine.tp.as_deref(), some), tensor_parallel);
         if !devices.is_multiple_of(tp.value) {
             let problem = Diagnostic::error("", format!("--tp {} does not divide -n {devices}", tp.value));
             read.problem(problem.why("each replica has as many devices as the others").help(format!("--tp {devices}")));
@@ -238,10 +246,13 @@ impl Infer {
             (_, _, _, Some(device)) => Room::Memory(Memory::Of(Box::new(device.clone()))),
             _ => Room::None,
         };
-        let share = |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), share);
+        let share = |read: &mut Reader, flag: &str, text: &Option<String>| {
+            read.flag_with(flag, text.as_deref(), positive_share)
+        };
         let utilization = share(read, "--gpu-memory-utilization", &engine.gpu_memory_utilization);
         let runtime = read.flag::<Bytes>("--runtime", engine.runtime.as_deref());
-        let fleet = if self.fleet.hw.is_some() { read.fleet(&self.fleet.at_least(engine.tp.as_ref())) } else { None };
+        let idle = [("--dtype", self.fleet.dtype.is_some()), ("--peak", self.fleet.peak.is_some())];
+        let fleet = read.fleet_if_named(&self.fleet.at_least(engine.tp.as_ref()), &idle);
         Request {
             what: What::Bare { name: String::new(), total: Params(0), active: Params(0), heads: None },
             weights: Choice::or(weights, Storage::Format(own)),
@@ -297,16 +308,6 @@ impl Subject {
     }
 }
 
-/// As many of the devices as divide them and the query heads of a model evenly.
-fn shared(subject: Option<&Subject>, devices: u64) -> u64 {
-    let Some(Subject::Model(model)) = subject else { return devices };
-    let heads: Vec<u64> =
-        model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.heads).collect();
-    let divides = |tp: &u64| devices.is_multiple_of(*tp) && heads.iter().all(|heads| heads.is_multiple_of(*tp));
-    // More than a node is no tensor parallelism that anybody runs; a bound keeps this short.
-    (1..=devices.min(1 << 12)).rev().find(divides).unwrap_or(1)
-}
-
 /// A format that keys and values are kept in.
 fn cache_format(text: &str) -> Result<&'static Format, Diagnostic> {
     let format = Format::find(text)?;
@@ -317,14 +318,6 @@ fn cache_format(text: &str) -> Result<&'static Format, Diagnostic> {
     let known: Vec<&str> = known.map(|format| format.name).collect();
     Err(Diagnostic::error("T0452", format!("no engine keeps keys and values in {}", format.name))
         .help(known.join(", ")))
-}
-
-/// A share: `0.9` or `90%`.
-fn share(text: &str) -> Result<f64, Diagnostic> {
-    match text.trim().strip_suffix('%') {
-        Some(percent) => Ok(positive(percent)? / 100.0),
-        None => positive(text),
-    }
 }
 
 /// `32x8x128`.

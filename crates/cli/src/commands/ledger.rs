@@ -4,7 +4,7 @@ use clap::Args;
 use plan::report::Report;
 use units::Diagnostics;
 
-use crate::args::{FleetArgs, OutputArgs};
+use crate::args::{DeviceArgs, OutputArgs};
 use crate::model_args::ModelArgs;
 use crate::output::shows_a_step;
 use crate::parse::Reader;
@@ -24,7 +24,7 @@ pub struct Ledger {
     pub layout: LayoutArgs,
     /// Devices; without --hw only the bytes are answered
     #[command(flatten)]
-    pub fleet: FleetArgs,
+    pub device: DeviceArgs,
     /// Tell the step moment by moment; -o timeline.html and -o step.trace.json show it
     #[arg(long)]
     pub timeline: bool,
@@ -35,7 +35,7 @@ impl Ledger {
     pub fn report(&self, output: &OutputArgs) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
         let model = self.model.read(&mut read);
-        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
+        let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
         let (model, mut request) = read.finish(model.map(|model| (model, request)))?;

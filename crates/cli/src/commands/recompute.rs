@@ -5,7 +5,7 @@ use nn::step::StepOptions;
 use plan::report::Report;
 use units::{Bytes, Diagnostics};
 
-use crate::args::FleetArgs;
+use crate::args::DeviceArgs;
 use crate::model_args::ModelArgs;
 use crate::parse::Reader;
 use crate::step::{LayoutArgs, StepArgs};
@@ -27,7 +27,7 @@ pub struct Recompute {
     pub layout: LayoutArgs,
     /// Devices
     #[command(flatten)]
-    pub fleet: FleetArgs,
+    pub device: DeviceArgs,
 }
 
 impl Recompute {
@@ -35,7 +35,7 @@ impl Recompute {
     pub fn report(&self) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
         let model = self.model.read(&mut read);
-        let (hardware, devices) = read.device(&self.fleet.at_least(self.layout.dp.as_ref()));
+        let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let budget = read.flag::<Bytes>("--budget", self.budget.as_deref());
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let options = StepOptions { steps: 1, warm: true, ..options };

@@ -1,8 +1,6 @@
 //! `napkin reconcile MODEL`, `napkin reconcile run.json`, `napkin reconcile MODEL run.json`, and a snapshot of PyTorch's memory:
 //! `napkin reconcile --torch-snapshot snapshot.pickle MODEL`.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use clap::Args;
@@ -13,11 +11,13 @@ use plan::snapshot::Question;
 use plan::snapshot::memory::Snapshot;
 use train::reconcile::{Record, ceilings, measure};
 use train::run::{self, Predicted, Settings};
-use units::{Diagnostic, Diagnostics};
+use units::{Bytes, Diagnostic, Diagnostics};
 
 use super::bench::spinner;
-use crate::parse::{Reader, positive, rate, some};
+use crate::model_args::{ReadingArgs, TuningArgs};
+use crate::parse::{Reader, positive_share, rate, some};
 use crate::step::{LayoutArgs, LocalStepArgs, check_memory};
+use crate::text;
 
 /// A prediction held against a step that is really made, gap by gap.
 #[derive(Clone, Debug, Args)]
@@ -65,7 +65,7 @@ impl Reconcile {
             (Some(model), Some(record)) => self.recorded(Some(model), record),
             (Some(model), None) if is_record(model) => self.recorded(None, model),
             _ => {
-                let pool = self.local.pool()?;
+                let pool = self.local.threads.pool()?;
                 pool.run(|| self.measured(pool.count(), quiet))
             }
         }
@@ -74,13 +74,20 @@ impl Reconcile {
     /// Of a snapshot that PyTorch wrote.
     fn explained(&self, file: &str) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        let LocalStepArgs { threads, steps, peak, .. } = &self.local;
-        if self.record.is_some() || [threads, steps, peak].into_iter().any(Option::is_some) {
-            let problem = Diagnostic::error("", "a snapshot was taken on another machine: nothing is run on this one");
-            read.problem(problem.help("leave the record, --threads, --steps and --peak away"));
+        let elsewhere = "a snapshot was taken on another machine, and nothing is run on this one";
+        self.local.none_is_made(&mut read, elsewhere);
+        if let Some(record) = &self.record {
+            let message = format!("`{record}` and --torch-snapshot are two runs: one is held against its prediction");
+            read.problem(Diagnostic::error("", message).help("leave one of them out"));
+        }
+        if self.model.is_none() {
+            self.local.reading.need_model(&mut read);
+            let layout = [("--zero", self.snapshot.zero.is_some()), ("--dp", self.snapshot.dp.is_some())];
+            let flags = [&self.local.options.given()[..], &layout].concat();
+            read.no_effect(&flags, "without a model no step is predicted");
         }
         let snapshot = read_snapshot(file).map_err(|problem| read.problem(problem)).ok();
-        let tolerance = read.flag_with("--tolerance", self.snapshot.tolerance.as_deref(), positive);
+        let tolerance = read.flag_with("--tolerance", self.snapshot.tolerance.as_deref(), positive_share);
         let step = self.model.as_ref().and_then(|name| {
             let model = self.local.model(&mut read, name);
             let mut step = self.local.options.clone();
@@ -102,9 +109,14 @@ impl Reconcile {
     /// Of a run that was recorded.
     fn recorded(&self, model: Option<&str>, file: &str) -> Result<Report, Diagnostics> {
         let mut read = Reader::default();
-        if self.local.is_given() {
-            let problem = Diagnostic::error("", "a recorded run has its own step, threads and peak");
-            read.problem(problem.help("leave the flags of the step away, or the record"));
+        let own = "a recorded run has its own step, threads and peak";
+        self.local.none_is_made(&mut read, own);
+        read.no_effect(&self.local.options.given(), own);
+        if model.is_none() {
+            let ReadingArgs { config, tuning } = &self.local.reading;
+            if !config.set.is_empty() || *tuning != TuningArgs::default() {
+                read.problem(Diagnostic::error("", "a record has the config of its run, which is not changed"));
+            }
         }
         let record = read.take_all(Record::read(Path::new(file)));
         let model = match (model, &record) {
@@ -114,7 +126,7 @@ impl Reconcile {
                 &format!("config in {file}"),
                 record.config.as_bytes(),
                 &[],
-                self.local.reading.assume.as_deref(),
+                self.local.reading.config.assume.as_deref(),
             )),
             (None, None) => None,
         };
@@ -145,11 +157,9 @@ impl Reconcile {
 }
 
 fn read_snapshot(file: &str) -> Result<Snapshot, Diagnostic> {
-    let cannot = |error: std::io::Error| Diagnostic::error("", format!("`{file}` cannot be read: {error}"));
-    let mut bytes = Vec::new();
-    let read = File::open(file).and_then(|from| from.take(MOST_SNAPSHOT + 1).read_to_end(&mut bytes));
-    if read.map_err(cannot)? as u64 > MOST_SNAPSHOT {
-        let problem = Diagnostic::error("", format!("`{file}` has more than {MOST_SNAPSHOT} bytes"));
+    let bytes = text::bytes(file, MOST_SNAPSHOT).map_err(|error| text::refused(file, &error))?;
+    if bytes.len() as u64 > MOST_SNAPSHOT {
+        let problem = Diagnostic::error("", format!("`{file}` has more than {}", Bytes(MOST_SNAPSHOT)));
         return Err(problem.help("torch.cuda.memory._record_memory_history(max_entries=100000) keeps it small"));
     }
     Snapshot::read(file, &bytes)
@@ -157,9 +167,8 @@ fn read_snapshot(file: &str) -> Result<Snapshot, Diagnostic> {
 
 /// Whether a name is that of a file which is a record.
 fn is_record(name: &str) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(name).and_then(|file| file.take(START).read_to_end(&mut start));
-    read.is_ok() && Record::is_one(&start)
+    // A name that is none of a file is that of a preset; standard input is a config.
+    name != "-" && text::bytes(name, START).is_ok_and(|start| Record::is_one(&start))
 }
 
 /// So many bytes tell a record.

@@ -10,7 +10,6 @@ use plan::report::Report;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tensor::cpu::Threads;
 use tensor::{CastLists, DType};
 use train::checkpoint::{self, Checkpoint, Keep, Latest, Store};
 use train::data::{BUILTIN_NAME, OpenOptions, Order, Span, TokenFile};
@@ -18,9 +17,10 @@ use train::reconcile::{Record, Recorder, Stage, ceilings};
 use train::run::{self, Pace, Run, Settings, Start};
 use units::{Diagnostic, Diagnostics, FlopPerSecond};
 
-use crate::model_args::ReadingArgs;
+use crate::args::ThreadsArgs;
+use crate::model_args::ConfigArgs;
 use crate::output;
-use crate::parse::{Reader, count, positive, some};
+use crate::parse::{Reader, count, positive, share, share_below_one, some};
 use crate::progress::Progress;
 use crate::step::{check_memory, word};
 
@@ -29,12 +29,9 @@ use crate::step::{check_memory, word};
 pub struct Train {
     /// A config.json, its folder or a preset [default: a small Llama for the data's vocabulary]
     pub model: Option<String>,
-    /// Override a key of the config
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Read an unknown `model_type` as this family
-    #[arg(long, value_name = "FAMILY")]
-    pub assume: Option<String>,
+    /// How the config is read
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// A token file (napkin tokenize), or a text, whose bytes are then its tokens [default: a text that comes with napkin]
     #[arg(long, value_name = "FILE")]
     pub data: Option<String>,
@@ -132,7 +129,7 @@ pub struct Train {
     #[arg(long, conflicts_with_all = ["dir", "resume"])]
     pub no_save: bool,
     /// Go on with the run in this folder; flags that are left out are the run's own
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "dir"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "dir", "set"])]
     pub resume: Option<PathBuf>,
     /// Begin with the weights of this checkpoint (napkin checkpoint import takes those of transformers)
     #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "resume", "set"])]
@@ -146,9 +143,9 @@ pub struct Train {
     /// Seconds between lines where standard error is no terminal [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub log_every: Option<String>,
-    /// Threads [default: one per core]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub threads: Option<String>,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
     /// Peak of this processor instead of a measured one, such as 180GFLOP/s
     #[arg(long, value_name = "RATE")]
     pub peak: Option<String>,
@@ -171,10 +168,9 @@ impl Train {
                 read.problem(Diagnostic::error("", "--record and --log name the same file").help("--record run.json"));
             }
         }
-        let threads = read.flag_with("--threads", self.threads.as_deref(), some).unwrap_or(0);
         let log_every = read.flag_with("--log-every", self.log_every.as_deref(), positive).unwrap_or(5.0);
         read.finish(Some(()))?;
-        let threads = Threads::new(threads as usize).map_err(|e| Diagnostic::error("", e.to_string()))?;
+        let threads = self.threads.pool()?;
         threads.run(|| self.train(threads.count() as u64, log_every, force, quiet))
     }
 
@@ -260,9 +256,7 @@ impl Train {
     fn data(&self, from: Option<&Checkpoint>) -> Result<(Span, Option<Span>, f64), Diagnostics> {
         let mut read = Reader::default();
         let dtype = read.flag_with("--ids", self.ids.as_deref(), str::parse);
-        let fraction = read.flag_with("--val-fraction", self.val_fraction.as_deref(), |text| {
-            text.parse::<f64>().map_err(|_| Diagnostic::error("", format!("`{text}` is no share, such as 0.1")))
-        });
+        let fraction = read.flag_with("--val-fraction", self.val_fraction.as_deref(), share);
         read.finish(Some(()))?;
         let saved = from.map(|c| c.training()).transpose()?;
         let fraction = match (fraction, saved) {
@@ -287,13 +281,15 @@ impl Train {
             (Some(checkpoint), _) => {
                 let config = &checkpoint.manifest().config;
                 let name = checkpoint.path().display().to_string();
-                Model::from_text(name, "config.json", config.as_bytes(), &[], self.assume.as_deref())?
+                Model::from_text(name, "config.json", config.as_bytes(), &[], self.config.assume.as_deref())?
             }
-            (None, Some(model)) => ReadingArgs::untuned(&self.set, self.assume.as_deref()).of(model).load()?,
+            (None, Some(model)) => self.config.load(model)?,
             (None, None) => {
                 let vocabulary = ids.unwrap_or(256);
                 let mut set = vec![("vocab_size".to_owned(), vocabulary.to_string())];
-                set.extend(self.set.iter().filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.into(), v.into())));
+                let mut read = Reader::default();
+                let own = self.config.overrides(&mut read);
+                set.extend(read.finish(Some(own))?);
                 Model::from_text(DEFAULT_NAME, "tiny-llama.json", DEFAULT_MODEL.as_bytes(), &set, None)?
             }
         };
@@ -367,12 +363,7 @@ impl Train {
         let mut hyper = Hyper { weight_decay, ..old.map_or(defaults, |s| s.training.hyper) };
         for (flag, text, to) in [("--beta1", &self.beta1, &mut hyper.beta1), ("--beta2", &self.beta2, &mut hyper.beta2)]
         {
-            let beta = read_.flag_with(flag, text.as_deref(), |text| {
-                let beta = text.parse::<f64>().ok().filter(|beta| (0.0..1.0).contains(beta));
-                beta.ok_or_else(|| {
-                    Diagnostic::error("", format!("`{text}` is no decay from 0 up to but not 1")).help("0.95")
-                })
-            });
+            let beta = read_.flag_with(flag, text.as_deref(), share_below_one);
             *to = beta.unwrap_or(*to);
         }
         let precision = word::<Precision>(read_, "--precision", self.precision.as_deref())

@@ -3,12 +3,11 @@
 use clap::{Args, ValueEnum};
 use plan::report::Report;
 use plan::validation::{Listed, Quantity, Request};
-use std::fs::File;
-use std::io::Read;
 use train::published::{self, MOST_BYTES};
 use units::{Diagnostic, Diagnostics};
 
 use crate::parse::Reader;
+use crate::text;
 
 /// How far predictions are from published measurements.
 #[derive(Debug, Args)]
@@ -50,8 +49,7 @@ impl Validate {
             rows.extend(bytes.and_then(|bytes| read.take_all(published::read(table, &bytes))).unwrap_or_default());
         }
         let quantity = |text: &str| text.parse::<Quantity>().map_err(|error| Diagnostic::error("", error));
-        let quantities: Vec<Quantity> =
-            self.quantity.iter().filter_map(|name| read.flag_with("--quantity", Some(name), quantity)).collect();
+        let quantities = read.flags("--quantity", &self.quantity, quantity);
         let rows = read.finish(Some(rows))?;
         let unknown = |source: &&String| !rows.iter().any(|row| row.source == **source);
         let mut problems: Diagnostics = self
@@ -90,11 +88,6 @@ impl Validate {
 }
 
 fn bytes(table: &str) -> Result<Vec<u8>, Diagnostic> {
-    let mut bytes = Vec::new();
-    let limit = MOST_BYTES as u64 + 1;
-    File::open(table).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(|error| {
-        Diagnostic::error("", format!("`{table}` cannot be read: {error}"))
-            .help("napkin validate data/published/published.csv")
-    })?;
-    Ok(bytes)
+    text::bytes(table, MOST_BYTES as u64)
+        .map_err(|error| text::refused(table, &error).help("napkin validate data/published/published.csv"))
 }

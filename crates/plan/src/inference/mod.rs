@@ -54,6 +54,16 @@ pub const BLOCK: u64 = 16;
 /// Tokens of prompts read in one step where nobody says otherwise (vLLM's `max_num_batched_tokens` on large devices).
 pub const CHUNK: u64 = 8192;
 
+/// Tensor-parallel devices where nobody says otherwise: as many of `devices` as divide them and the query heads of every
+/// block evenly. More than a few nodes share no matrix, so at most 4096.
+pub fn most_ranks(model: &Model, devices: u64) -> u64 {
+    let heads: Vec<u64> =
+        model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.heads).collect();
+    let divides =
+        |ranks: &u64| devices.is_multiple_of(*ranks) && heads.iter().all(|heads| heads.is_multiple_of(*ranks));
+    (1..=devices.min(1 << 12)).rev().find(divides).unwrap_or(1)
+}
+
 /// What is asked about.
 #[derive(Clone, Debug)]
 pub enum What<'a> {
