@@ -1,4 +1,5 @@
-//! What each module makes that is kept for backward, against what PyTorch keeps of it: `truth/saved.csv`.
+//! What each module makes that is kept for backward, against what PyTorch keeps of it: `truth/saved.csv`. Of BLOOM, T5 and
+//! models with dropout, whole blocks are compared: their modules add the residual stream or drop a branch themselves.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::blocks::Blocks;
