@@ -39,8 +39,28 @@ pub(super) fn attach(r: &mut Reader<'_>, wrapper: &str, model: &mut ModelSpec) -
     // Of Gemma 4 there are models of text alone.
     if wrapper != "gemma4" || has_vision(r) {
         model.towers.push(read(r, model.hidden_size));
+        model.not_modelled.extend(simplified(wrapper).map(str::to_owned));
     }
     true
+}
+
+/// What of a vision part is counted in another way than the reference runs it.
+fn simplified(wrapper: &str) -> Option<&'static str> {
+    match wrapper {
+        "gemma4" => Some(
+            "of the image encoder: its table of positions is counted and not added, positions turn all of a head together \
+             and not rows and columns apart, and neither clipped maps nor the standardisation of its outputs are run: \
+             elementwise work",
+        ),
+        "mllama" => Some(
+            "of the image encoder: its tables of positions and tiles and the gates of its blocks are counted and not run, \
+             and the states of inner blocks that stand beside its output are taken to be copies of it: elementwise work",
+        ),
+        "qwen2_5_vl" => {
+            Some("of the image encoder: blocks that see windows of the image are counted as seeing all of it")
+        }
+        _ => None,
+    }
 }
 
 /// Whether the wrapper has a vision part at all.
