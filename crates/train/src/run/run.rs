@@ -278,7 +278,7 @@ impl Run {
             loss: done.loss.unwrap_or(f64::NAN),
             lr,
             grad_norm: done.grad_norm,
-            tokens: self.settings.tokens_per_step() * (1 + skipped.len() as u64),
+            tokens: self.settings.tokens_per_step().saturating_mul(1 + skipped.len() as u64),
             skipped,
             health: self.training.optimizer().health().cloned(),
             time,
@@ -316,7 +316,7 @@ impl Run {
         let json = s.to_json();
         let training = Saved {
             step: self.step,
-            tokens: (self.step + self.skipped) * s.tokens_per_step(),
+            tokens: self.step.saturating_add(self.skipped).saturating_mul(s.tokens_per_step()),
             validation_loss,
             schedule: json["schedule"].clone(),
             optimizer: OptimizerSettings {

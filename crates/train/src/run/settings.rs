@@ -59,9 +59,9 @@ impl Settings {
         }
     }
 
-    /// Tokens of one optimizer step.
+    /// Tokens of one optimizer step; as many as 64 bits hold where settings that a manifest states multiply to more.
     pub const fn tokens_per_step(&self) -> u64 {
-        self.batch * self.seq_len * self.training.grad_accum_steps
+        self.batch.saturating_mul(self.seq_len).saturating_mul(self.training.grad_accum_steps)
     }
 
     /// What a report on a run with them says it was asked for.

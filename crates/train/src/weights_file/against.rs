@@ -75,7 +75,7 @@ impl Against {
     fn totals(&mut self, weights: &[Weight], model: &Model) {
         let tied = model.params().iter().find(|param| !param.tied.is_empty());
         for weight in weights {
-            let (elements, bytes) = (weight.elements.unwrap_or(0), weight.bytes + weight.constants);
+            let (elements, bytes) = (weight.elements.unwrap_or(0), weight.all_bytes());
             // Factors of the rotation, and the balancing biases of routers, which are no parameters.
             if weight.name.starts_with("rope_f") || weight.name.contains(".exp_probs_b") {
                 self.derived.push(Lone { name: weight.name.clone(), elements, bytes });
@@ -98,7 +98,7 @@ impl Against {
                 self.derived.push(lone(weight));
             } else if names.knows(&name) {
                 if let Some(other) = stored.insert(name, weight) {
-                    self.twice.push((other.name.clone(), weight.name.clone(), weight.bytes + weight.constants));
+                    self.twice.push((other.name.clone(), weight.name.clone(), weight.all_bytes()));
                 }
             } else {
                 extra.push(weight);
@@ -114,7 +114,7 @@ impl Against {
                 continue;
             };
             for second in present {
-                self.twice.push((first.name.clone(), second.name.clone(), second.bytes + second.constants));
+                self.twice.push((first.name.clone(), second.name.clone(), second.all_bytes()));
             }
             self.stored = self.stored.saturating_add(first.elements.unwrap_or(param.elements));
             let (here, there) = (param.shape, first.shape.as_deref());
@@ -177,8 +177,27 @@ impl<'a> Predicted<'a> {
     }
 }
 
+/// Gives modules of a list that are built under one name the numbers they have in files: `merger_list.norm` twice is
+/// `merger_list.0.norm` and `merger_list.1.norm`.
+pub(crate) fn number_lists(parts: &mut [ParamInfo]) {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for param in parts {
+        let Some((list, rest)) = param.name.split_once("_list.").filter(|(_, rest)| !rest.starts_with(is_digit)) else {
+            continue;
+        };
+        let name = (format!("{list}_list."), format!(".{rest}"));
+        let number = found.entry(std::mem::take(&mut param.name)).or_default();
+        param.name = format!("{}{number}{}", name.0, name.1);
+        *number += 1;
+    }
+}
+
+fn is_digit(letter: char) -> bool {
+    letter.is_ascii_digit()
+}
+
 fn lone(weight: &Weight) -> Lone {
-    let bytes = weight.bytes + weight.constants;
+    let bytes = weight.all_bytes();
     Lone { name: weight.name.clone(), elements: weight.elements.unwrap_or(0), bytes }
 }
 

@@ -114,6 +114,11 @@ pub struct Header {
 impl Header {
     /// Bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.bytes).sum()
+        total(self.tensors.iter().map(|tensor| tensor.bytes))
     }
+}
+
+/// A sum of sizes that files state, as large as 64 bits hold: files together may say more than one can.
+pub(crate) fn total(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
 }

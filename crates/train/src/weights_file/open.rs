@@ -1,6 +1,6 @@
 //! From a path that somebody gave to the headers of all files of a model.
 
-use super::entry::{Format, Header};
+use super::entry::{Format, Header, total};
 use super::{gguf, safetensors};
 use crate::checkpoint::{place, read_small, unreadable};
 use crate::data::format;
@@ -259,7 +259,7 @@ fn indexed(index: &Path, warnings: &mut Diagnostics) -> Result<Vec<Header>, Diag
         return Err(problems);
     }
     let total = value.pointer("/metadata/total_size").and_then(serde_json::Value::as_u64);
-    let held: u64 = files.iter().map(Header::tensor_bytes).sum();
+    let held = total(files.iter().map(Header::tensor_bytes));
     if let Some(total) = total.filter(|total| *total != held) {
         let message = format!("the index says {total} bytes of tensors, its files hold {held}");
         warnings.push(Diagnostic::warning("T0632", message).at(place(index)).effect("what the files hold is counted"));

@@ -9,7 +9,7 @@
 //! | packed 4-bit | `S.weight_packed` | `S.weight_scale`, `S.weight_zero_point`, `S.weight_shape`, ... | compressed-tensors |
 //! | mxfp4 | `W_blocks` U8 | `W_scales` | gpt-oss |
 
-use super::entry::{Encoding, Entry};
+use super::entry::{Encoding, Entry, total};
 use super::group::Group;
 use safetensors::tensor::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +81,13 @@ pub struct Weight {
     pub packing: Option<Packing>,
 }
 
+impl Weight {
+    /// Bytes of its own tensor and of those beside it.
+    pub fn all_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.constants)
+    }
+}
+
 /// The weights that stored tensors are, in their order. `bits` is what the config says of packed integers.
 pub(crate) fn weights(entries: &[&Entry], bits: Option<u64>) -> Vec<Weight> {
     let names: BTreeMap<&str, &Entry> = entries.iter().map(|entry| (entry.name.as_str(), *entry)).collect();
@@ -90,7 +97,7 @@ pub(crate) fn weights(entries: &[&Entry], bits: Option<u64>) -> Vec<Weight> {
         let Some(found) = Found::of(entry, &names, bits) else { continue };
         let beside: BTreeSet<&str> =
             found.beside.iter().filter_map(|name| names.get(name.as_str())).map(|e| e.name.as_str()).collect();
-        let constants = beside.iter().map(|name| names[name].bytes).sum();
+        let constants = total(beside.iter().map(|name| names[name].bytes));
         packed.insert(&entry.name, (found.packing, found.name, found.elements, constants, beside.len() as u64));
         taken.extend(beside);
     }

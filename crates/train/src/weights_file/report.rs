@@ -1,7 +1,7 @@
 //! What is stored, for people and programs.
 
-use super::against::{Against, Lone};
-use super::entry::{Entry, Format, Header};
+use super::against::{Against, Lone, number_lists};
+use super::entry::{Entry, Format, Header, total};
 use super::group::Group;
 use super::open::Stored;
 use super::packed::{self, Packing, Weight};
@@ -37,12 +37,13 @@ pub(crate) fn of(stored: Stored, model: Option<&plan::model::Model>) -> Result<R
     let against = model.map(|model| {
         let built = nn::Model::build(&Runtime::new(Device::Meta), &model.spec, DType::BF16);
         let built = built.map_err(|error| Diagnostic::error("T0305", error.to_string()))?;
-        let parts = plan::params::other_parameters(model)?;
+        let mut parts = plan::params::other_parameters(model)?;
+        number_lists(&mut parts);
         Ok::<_, Diagnostics>(Against::of(&stored.files, &weights, &built, &parts))
     });
     let against = against.transpose()?;
-    let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
-    let stored_parameters: u64 = weights.iter().filter_map(|weight| weight.elements).sum();
+    let bytes = total(entries.iter().map(|entry| entry.bytes));
+    let stored_parameters = total(weights.iter().filter_map(|weight| weight.elements));
     let parameters = against.as_ref().map_or(stored_parameters, |against| against.stored);
 
     let mut report = Report::new("weights", phrase![Bytes(bytes), " of tensors"]);
@@ -133,7 +134,7 @@ fn encodings(report: &mut Report, entries: &[&Entry]) {
         let sum = sums.entry(entry.encoding.name()).or_default();
         sum.tensors += 1;
         sum.elements = sum.elements.saturating_add(entry.elements);
-        sum.bytes += entry.bytes;
+        sum.bytes = sum.bytes.saturating_add(entry.bytes);
     }
     let columns = [
         Column::left("stored as"),
@@ -145,7 +146,7 @@ fn encodings(report: &mut Report, entries: &[&Entry]) {
     let mut table = Table::new("", columns);
     let mut sorted: Vec<(&String, &Sum)> = sums.iter().collect();
     sorted.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
-    let mut total = Sum::default();
+    let mut all = Sum::default();
     let mut values = Value::map();
     for (name, sum) in sorted {
         let bits = bits_cell(sum.bytes, sum.elements);
@@ -153,12 +154,12 @@ fn encodings(report: &mut Report, entries: &[&Entry]) {
         table.rows.push(Row::new(cells));
         let value = Value::map().with("tensors", sum.tensors).with("elements", sum.elements).with("bytes", sum.bytes);
         values.insert(name.as_str(), value.with("bits_per_element", bits_per_weight(sum.bytes, sum.elements)));
-        total.tensors += sum.tensors;
-        total.elements = total.elements.saturating_add(sum.elements);
-        total.bytes += sum.bytes;
+        all.tensors += sum.tensors;
+        all.elements = all.elements.saturating_add(sum.elements);
+        all.bytes = all.bytes.saturating_add(sum.bytes);
     }
-    let bits = bits_cell(total.bytes, total.elements);
-    let cells = [Cell::Empty, total.tensors.into(), total.elements.into(), bits, Bytes(total.bytes).into()];
+    let bits = bits_cell(all.bytes, all.elements);
+    let cells = [Cell::Empty, all.tensors.into(), all.elements.into(), bits, Bytes(all.bytes).into()];
     table.total = Some(Row::new(cells));
     report.blocks.push(table.into());
     report.result.insert("by_dtype", values);
@@ -170,7 +171,7 @@ fn groups(report: &mut Report, weights: &[Weight], against: Option<&Against>) {
         let sum = sums.entry(weight.group).or_default();
         sum.tensors += 1 + weight.companions;
         sum.elements = sum.elements.saturating_add(weight.elements.unwrap_or(0));
-        sum.bytes += weight.bytes + weight.constants;
+        sum.bytes = sum.bytes.saturating_add(weight.all_bytes());
     }
     let predicted = against.map(|against| &against.groups);
     for group in predicted.into_iter().flat_map(BTreeMap::keys) {
@@ -213,11 +214,11 @@ fn packings(report: &mut Report, weights: &[Weight]) {
         let sum = sums.entry(packing).or_insert_with(|| Packed { elements: Some(0), ..Packed::default() });
         sum.weights += 1;
         sum.elements = sum.elements.zip(weight.elements).and_then(|(all, one)| all.checked_add(one));
-        sum.bytes += weight.bytes;
-        sum.constants += weight.constants;
+        sum.bytes = sum.bytes.saturating_add(weight.bytes);
+        sum.constants = sum.constants.saturating_add(weight.constants);
     }
     let values = sums.iter().map(|(packing, sum)| {
-        let all = sum.bytes + sum.constants;
+        let all = sum.bytes.saturating_add(sum.constants);
         let value = Value::map().with("format", packing.name()).with("weights", sum.weights);
         let value = value.with("parameters", sum.elements).with("packed_bytes", sum.bytes);
         let bits = sum.elements.and_then(|elements| bits_per_weight(all, elements));
@@ -237,7 +238,7 @@ fn packings(report: &mut Report, weights: &[Weight]) {
     ];
     let mut table = Table::new("", columns);
     for (packing, sum) in &sums {
-        let bits = sum.elements.map_or(Cell::Empty, |elements| bits_cell(sum.bytes + sum.constants, elements));
+        let bits = sum.elements.map_or(Cell::Empty, |elements| bits_cell(sum.bytes.saturating_add(sum.constants), elements));
         table.rows.push(Row::new([
             packing.name().into(),
             sum.weights.into(),
@@ -256,8 +257,8 @@ fn packings(report: &mut Report, weights: &[Weight]) {
 }
 
 fn files(report: &mut Report, files: &[Header], bytes: u64) {
-    let headers: u64 = files.iter().map(|file| file.header_bytes).sum();
-    let all: u64 = files.iter().map(|file| file.file_bytes).sum();
+    let headers = total(files.iter().map(|file| file.header_bytes));
+    let all = total(files.iter().map(|file| file.file_bytes));
     let mut rows = vec![KeyValue::new("headers", Bytes(headers)), KeyValue::new("files", Bytes(all))];
     let padding = all.saturating_sub(headers).saturating_sub(bytes);
     if padding > 0 {
@@ -377,7 +378,7 @@ fn dtypes(report: &mut Report, says: &Says, weights: &[Weight], path: &Path) {
         let Some(dtype) = weight.encoding.dtype().filter(|dtype| dtype.is_float() && *dtype != said) else { continue };
         other.tensors += 1;
         other.elements = other.elements.saturating_add(weight.elements.unwrap_or(0));
-        other.bytes += weight.bytes;
+        other.bytes = other.bytes.saturating_add(weight.bytes);
         *found.entry(dtype.name()).or_default() += 1;
     }
     if other.tensors == 0 {
@@ -387,7 +388,7 @@ fn dtypes(report: &mut Report, says: &Says, weights: &[Weight], path: &Path) {
     let kinds: Vec<String> = found.iter().map(|(name, count)| format!("{count} in {name}")).collect();
     let message =
         format!("`{key}` of the config is {}, and other tensors are stored: {}", said.name(), kinds.join(", "));
-    let effect = format!("{} B are stored that would be {would} B in {}", other.bytes, said.name());
+    let effect = format!("{} are stored that would be {} in {}", Bytes(other.bytes), Bytes(would), said.name());
     report.warnings.push(
         Diagnostic::warning("T0635", message)
             .at(place(path))
@@ -428,8 +429,7 @@ fn loaded(report: &mut Report, parameters: u64, weights: &[Weight]) {
     report.result.insert("loaded", Value::list(values));
     for dtype in [DType::BF16, DType::F16] {
         let of_it = weights.iter().filter(|weight| weight.encoding.dtype() == Some(dtype));
-        let (own, all) =
-            (of_it.map(|weight| weight.bytes).sum::<u64>(), weights.iter().map(|weight| weight.bytes).sum::<u64>());
+        let (own, all) = (total(of_it.map(|weight| weight.bytes)), total(weights.iter().map(|weight| weight.bytes)));
         if own <= all / 2 {
             continue;
         }
