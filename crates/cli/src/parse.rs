@@ -217,7 +217,7 @@ pub fn positive_share(text: &str) -> Result<f64, Diagnostic> {
 /// A share below 1.
 pub fn share_below_one(text: &str) -> Result<f64, Diagnostic> {
     match share(text)? {
-        1.0 => Err(Diagnostic::error("", format!("`{text}` is all of it: a share below 1 is needed")).help("0.05")),
+        1.0 => Err(Diagnostic::error("", format!("`{text}` is no share from 0 up to but not 1")).help("0.95")),
         share => Ok(share),
     }
 }

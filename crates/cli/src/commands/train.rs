@@ -363,7 +363,10 @@ impl Train {
         let mut hyper = Hyper { weight_decay, ..old.map_or(defaults, |s| s.training.hyper) };
         for (flag, text, to) in [("--beta1", &self.beta1, &mut hyper.beta1), ("--beta2", &self.beta2, &mut hyper.beta2)]
         {
-            let beta = read_.flag_with(flag, text.as_deref(), share_below_one);
+            let beta = read_.flag_with(flag, text.as_deref(), |text| {
+                let no_decay = || Diagnostic::error("", format!("`{text}` is no decay from 0 up to but not 1"));
+                share_below_one(text).map_err(|_| no_decay().help("0.95"))
+            });
             *to = beta.unwrap_or(*to);
         }
         let precision = word::<Precision>(read_, "--precision", self.precision.as_deref())
