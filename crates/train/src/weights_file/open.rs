@@ -258,10 +258,10 @@ fn indexed(index: &Path, warnings: &mut Diagnostics) -> Result<Vec<Header>, Diag
         }
         return Err(problems);
     }
-    let total = value.pointer("/metadata/total_size").and_then(serde_json::Value::as_u64);
+    let stated = value.pointer("/metadata/total_size").and_then(serde_json::Value::as_u64);
     let held = total(files.iter().map(Header::tensor_bytes));
-    if let Some(total) = total.filter(|total| *total != held) {
-        let message = format!("the index says {total} bytes of tensors, its files hold {held}");
+    if let Some(stated) = stated.filter(|stated| *stated != held) {
+        let message = format!("the index says {stated} bytes of tensors, its files hold {held}");
         warnings.push(Diagnostic::warning("T0632", message).at(place(index)).effect("what the files hold is counted"));
     }
     Ok(files)

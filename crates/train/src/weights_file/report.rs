@@ -238,7 +238,8 @@ fn packings(report: &mut Report, weights: &[Weight]) {
     ];
     let mut table = Table::new("", columns);
     for (packing, sum) in &sums {
-        let bits = sum.elements.map_or(Cell::Empty, |elements| bits_cell(sum.bytes.saturating_add(sum.constants), elements));
+        let bits =
+            sum.elements.map_or(Cell::Empty, |elements| bits_cell(sum.bytes.saturating_add(sum.constants), elements));
         table.rows.push(Row::new([
             packing.name().into(),
             sum.weights.into(),
