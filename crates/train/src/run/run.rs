@@ -6,7 +6,7 @@ use crate::checkpoint::{
     Checkpoint, DataPosition, Fields, Manifest, NamedTensor, OptimizerSettings, RandomState, Snapshot,
     Training as Saved, exact, model_tensors,
 };
-use crate::data::{Batch, Loader, Order, Prefetch, PrefetchCost, Sampler, Span};
+use crate::data::{Batch, Loader, Order, Prefetch, Sampler, Span};
 use crate::reconcile::Recorder;
 use nn::Training;
 use nn::optim::Health;
@@ -205,11 +205,6 @@ impl Run {
     /// The program it runs in.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
-    }
-
-    /// What reading ahead has cost so far.
-    pub fn prefetch_cost(&self) -> PrefetchCost {
-        self.feed.cost()
     }
 
     /// Looks at what rounding takes from every so manieth update; 0: from none.
