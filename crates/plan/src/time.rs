@@ -51,6 +51,18 @@ struct Run {
     cost: Option<f64>,
 }
 
+/// Device-hours in three digits, with as many decimals as that takes.
+fn hours(hours: f64) -> Cell {
+    let decimals = match hours {
+        100.0.. => return Cell::Short(hours.round() as u128),
+        10.0.. => 1,
+        1.0.. => 2,
+        0.1.. => 3,
+        _ => return Cell::Tiny(hours),
+    };
+    Cell::Number { value: hours, decimals }
+}
+
 impl Request {
     fn run(&self, flop: Flops, mfu: Mfu) -> Result<Run, Diagnostic> {
         let time = flop / (self.fleet.total_peak()? * mfu);
@@ -121,7 +133,7 @@ impl Request {
             Cell::Number { value: mfu.get(), decimals: 2 }
         ];
         rows.push(KeyValue::new("rate", rate).note(times));
-        rows.push(KeyValue::new("device-hours", Cell::Short(run.device_hours.round() as u128)));
+        rows.push(KeyValue::new("device-hours", hours(run.device_hours)));
         rows.extend(self.cost_row(run));
         report.blocks.push(Block::key_values("", rows));
         report.result = self.result(flop, run);
@@ -159,7 +171,7 @@ impl Request {
             let cells = [
                 Cell::RoundPercent(run.mfu.get()),
                 run.time.into(),
-                Cell::Short(run.device_hours.round() as u128),
+                hours(run.device_hours),
                 run.cost.map_or(Cell::Empty, Cell::Dollars),
             ];
             table.rows.push(Row::new(cells.into_iter().take(table.columns.len())));
@@ -191,7 +203,7 @@ impl Request {
                 KeyValue::new("HFU", hfu).note(phrase!["if everything is recomputed: 8·N·D, one forward pass more"]),
             );
         }
-        rows.push(KeyValue::new("device-hours", Cell::Short(run.device_hours.round() as u128)));
+        rows.push(KeyValue::new("device-hours", hours(run.device_hours)));
         rows.extend(self.cost_row(run));
         report.blocks.push(Block::key_values("", rows));
         report.result = self.result(flop, run);
@@ -256,7 +268,7 @@ impl Request {
 
     fn cost_row(&self, run: Run) -> Option<KeyValue> {
         let (cost, price) = (run.cost?, self.price?);
-        let note = phrase![Cell::Short(run.device_hours.round() as u128), " device-hours × ", Cell::Dollars(price)];
+        let note = phrase![hours(run.device_hours), " device-hours × ", Cell::Dollars(price)];
         Some(KeyValue::new("cost", Cell::Dollars(cost)).note(note))
     }
 
