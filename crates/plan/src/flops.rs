@@ -359,17 +359,18 @@ fn in_part(phase: Phase, part: Part) -> bool {
 
 /// Contractions of each module, layer numbers folded.
 fn modules(trace: &Trace, view: View) -> Table {
-    let mut groups: BTreeMap<String, (u128, u128)> = BTreeMap::new();
+    let mut groups: BTreeMap<String, (u128, u128, bool)> = BTreeMap::new();
     let mut total = 0u128;
     for event in trace.ops.iter().filter(|e| in_part(e.phase, view.part) && e.cost.matmul > 0) {
         let name = row_name(trace, event, view.depth);
-        let entry = groups.entry(name).or_insert((0, 0));
+        let entry = groups.entry(name).or_insert((0, 0, false));
         entry.0 += event.cost.matmul;
         // What the kernel computes twice is no part of the square.
         entry.1 += event.cost.matmul_dense - event.cost.recomputed_dense;
+        entry.2 |= is_attention_core(event);
         total += event.cost.matmul;
     }
-    let mut rows: Vec<(String, (u128, u128))> = groups.into_iter().collect();
+    let mut rows: Vec<(String, (u128, u128, bool))> = groups.into_iter().collect();
     rows.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let what = match view.part {
         Part::Step => "forward and backward",
@@ -378,10 +379,11 @@ fn modules(trace: &Trace, view: View) -> Table {
     };
     let mut table =
         Table::new("", [Column::left("module"), Column::one_unit(what), Column::right("share"), Column::left("")]);
-    for (name, (flop, dense)) in rows {
+    for (name, (flop, dense, attends)) in rows {
         let share = flop as f64 / total.max(1) as f64;
         let mut row = Row::new([name.into(), Flops(flop).into(), Cell::Percent(share), Cell::Bar(share)]);
-        if dense > flop {
+        // State-space blocks have masked products of their own, over chunks.
+        if attends && dense > flop {
             row = row.note(phrase!["causal: ", Cell::Percent(flop as f64 / dense as f64), " of full attention"]);
         }
         table.rows.push(row);
