@@ -4,7 +4,7 @@ use nn::ParamKind;
 use nn::spec::{Lora, Pattern, Tuning};
 use nn::step::{ParamInfo, Precision};
 use tensor::packed::FORMATS;
-use units::{Diagnostic, Diagnostics};
+use units::{Diagnostic, Diagnostics, group_digits};
 
 use crate::model::{Model, parameters, pattern};
 use crate::nearest::nearest;
@@ -23,9 +23,11 @@ impl Model {
         let names: Vec<&str> = params.iter().map(|p| p.name.as_str()).collect();
         for (flag, patterns) in [("--freeze", &tuning.frozen), ("--train-only", &tuning.trained)] {
             problems.extend(unmatched(flag, patterns, &names));
+            problems.extend(beyond(flag, patterns, &names));
         }
         if let Some(lora) = &tuning.lora {
             problems.extend(unmatched("--lora-targets", &lora.targets, &maps));
+            problems.extend(beyond("--lora-targets", &lora.targets, &maps));
             if lora.rank == 0 {
                 problems.push(
                     Diagnostic::error("T0313", "--lora 0: an adapter has a rank of at least 1").help("--lora 16"),
@@ -60,11 +62,17 @@ impl Model {
         if elements == 0 || tuning.lora.is_none() && tuning.packed.is_none() {
             return None;
         }
-        let message = format!("{elements} parameters in stacks of experts have no adapter and are not packed");
+        let left = match (&tuning.lora, tuning.packed) {
+            (Some(_), Some(_)) => "have no adapter and are not packed",
+            (Some(_), None) => "have no adapter",
+            (None, _) => "are not packed",
+        };
+        let count = group_digits(u128::from(elements));
+        let message = format!("{count} parameters in stacks of experts {left}");
         Some(
             Diagnostic::warning("T0314", message)
                 .why("PEFT and bitsandbytes replace linear maps, and transformers keeps the experts of a block as one tensor")
-                .effect("they are frozen in the dtype of --frozen-dtype"),
+                .effect("where they are frozen, they are stored in the dtype of --frozen-dtype"),
         )
     }
 
@@ -173,6 +181,42 @@ fn unmatched(flag: &str, patterns: &[Pattern], paths: &[&str]) -> Diagnostics {
                 problem.why(format!("names are such as {example}; * stands for any letters, 0-3 for four numbers"));
         }
         problems.push(problem);
+    }
+    problems
+}
+
+/// Patterns that name some of `paths` and whose range of numbers ends behind the last of them.
+fn beyond(flag: &str, patterns: &[Pattern], paths: &[&str]) -> Diagnostics {
+    let mut problems = Diagnostics::new();
+    for wide in patterns.iter().filter(|pattern| paths.iter().any(|path| pattern.matches(path))) {
+        let text = wide.to_string();
+        let parts: Vec<&str> = text.split('.').collect();
+        for (at, part) in parts.iter().enumerate() {
+            let range = part.split_once('-').and_then(|(a, b)| Some((a.parse::<u64>().ok()?, b.parse::<u64>().ok()?)));
+            let Some((first, last)) = range else { continue };
+            let with = |end: String| {
+                let mut parts = parts.clone();
+                parts[at] = &end;
+                parts.join(".")
+            };
+            let names = |number: u64| {
+                let one = with(number.to_string()).parse::<Pattern>();
+                one.is_ok_and(|pattern| paths.iter().any(|path| pattern.matches(path)))
+            };
+            if names(last) {
+                continue;
+            }
+            let mut numbers: Vec<u64> =
+                paths.iter().flat_map(|path| path.split('.')).filter_map(|p| p.parse().ok()).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            let Some(most) = numbers.into_iter().rev().filter(|n| (first..last).contains(n)).find(|n| names(*n)) else {
+                continue;
+            };
+            let message = format!("{flag} {wide}: {last} is behind the last of them, which is {most}");
+            let help = format!("{flag} {}", with(format!("{first}-{most}")));
+            problems.push(Diagnostic::error("T0324", message).why("blocks are counted from 0").help(help));
+        }
     }
     problems
 }
