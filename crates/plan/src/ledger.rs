@@ -248,6 +248,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.warnings.extend(warnings(request));
     report.warnings.extend(device.warning());
     report.notes.extend(device.remedy(Blocks::of(&model.spec.names), &traced, &ledger, request));
+    report.notes.extend(device.gaps(model, &traced, &ledger, request));
     report.derivations = derivations(&ledger);
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));

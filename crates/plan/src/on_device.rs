@@ -1,7 +1,8 @@
 //! What a training step takes of a device, as three numbers: allocated by its tensors, reserved by the allocator, and in
 //! all, with what lies outside of it.
 
-use nn::step::StepTrace;
+use nn::Offload;
+use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic};
 
 use crate::allocator::{Conf, Process, Reserved, Usage};
@@ -83,6 +84,33 @@ impl OnDevice {
         let request = Request { process: Some(Process { conf, ..process.clone() }), ..request.clone() };
         let other = Self::named(blocks, traced, ledger, &request, self.capacity);
         other.fits().then(|| phrase!["--alloc-conf expandable_segments:True makes it fit, in ", other.total])
+    }
+
+    /// What to say of a step that fits and takes more of the device with what it offloads than without: tensors that come
+    /// back find no gap of their size.
+    pub fn gaps(&self, model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Option<Phrase> {
+        let plain = |process: &&Process| !process.conf.expandable_segments;
+        let process = request.process.as_ref().filter(plain)?;
+        if self.refused || !request.options.offload.is_any() {
+            return None;
+        }
+        let options = StepOptions { offload: Offload::NONE, ..request.options };
+        let kept = Request { options, ..request.clone() };
+        let (its_ledger, its_trace) = crate::ledger::ledger(model, &kept).ok()?;
+        let without = Self::of(model, &its_trace, &its_ledger, &kept).total;
+        let conf = Conf { expandable_segments: true, ..process.conf.clone() };
+        let request = Request { process: Some(Process { conf, ..process.clone() }), ..request.clone() };
+        let other = Self::named(Blocks::of(&model.spec.names), traced, ledger, &request, self.capacity).total;
+        (self.total > without && other < self.total).then(|| {
+            phrase![
+                "what is offloaded leaves gaps, and the device holds ",
+                self.total,
+                " where it held ",
+                without,
+                ": --alloc-conf expandable_segments:True closes them, in ",
+                other
+            ]
+        })
     }
 
     /// From the tensors to the device, line by line.
