@@ -8,6 +8,8 @@ use crate::width::{columns, left, right, wrap};
 
 /// Columns of a bar that is full, where the terminal has room for it.
 const BAR: usize = 40;
+/// Fewest columns of a full bar: where there is room for less, there is none.
+const SHORT_BAR: usize = 8;
 /// Narrowest column of remarks; where less is left they go below.
 const NARROW: usize = 28;
 
@@ -194,44 +196,74 @@ impl Page<'_> {
     fn table(&mut self, table: &Table) {
         let shown = |row: &&Row| self.options.depth.is_none_or(|depth| row.indent <= depth);
         let rows: Vec<&Row> = table.rows.iter().filter(shown).chain(&table.total).collect();
-        let laid: Vec<Laid> = table
-            .columns
-            .iter()
-            .enumerate()
-            .map(|(at, column)| {
-                let cells: Vec<&Cell> = rows.iter().map(|row| row.cells.get(at).unwrap_or(&Cell::Empty)).collect();
-                let shared = if column.one_unit { one_unit(&cells, self.options.units) } else { None };
-                let mut pieces = shared.unwrap_or_else(|| cells.iter().map(|cell| self.piece(cell)).collect());
-                if at == 0 {
-                    for (piece, row) in pieces.iter_mut().zip(&rows) {
-                        piece.number.insert_str(0, &"  ".repeat(usize::from(row.indent)));
-                    }
-                }
-                Laid::new(&column.name, column.align, pieces)
-            })
-            .collect();
-        if table.columns.iter().any(|column| !column.name.is_empty()) {
-            let names: Vec<String> = laid.iter().map(Laid::heading).collect();
-            let heading = self.dim(format!("  {}", names.join("  ")).trim_end());
+        let bars = |column: usize| rows.iter().any(|row| matches!(row.cells.get(column), Some(Cell::Bar(_))));
+        let mut laid: Vec<Laid> =
+            (0..table.columns.len()).map(|at| self.column(table, &rows, at, if bars(at) { 0 } else { BAR })).collect();
+        // Bars take what the other columns leave.
+        let room = self.options.width.saturating_sub(width(&laid));
+        for at in (0..laid.len()).filter(|at| bars(*at)) {
+            let full = room.min(BAR).min(self.options.width * 2 / 5);
+            laid[at] = self.column(table, &rows, at, if full < SHORT_BAR { 0 } else { full });
+        }
+        // Words at the end of a line are wrapped as remarks are.
+        let mut words = None;
+        let last = laid.pop_if(|last| {
+            last.align == Align::Left && last.number >= NARROW && rows.iter().all(|row| row.note.0.is_empty())
+        });
+        if let Some(last) = last {
+            if width(&laid) + 2 + last.width() > self.options.width && !laid.is_empty() {
+                words = Some(last);
+            } else {
+                laid.push(last);
+            }
+        }
+        let parts = parts(&laid, self.options.width);
+        for (index, part) in parts.iter().enumerate() {
+            if index > 0 {
+                self.gap();
+            }
+            let behind = if index + 1 == parts.len() { words.as_ref() } else { None };
+            self.part(&rows, part, behind, index + 1 == parts.len());
+        }
+    }
+
+    /// The columns of a table that stand beside each other, and `words` behind them.
+    fn part(&mut self, rows: &[&Row], laid: &[&Laid], words: Option<&Laid>, notes: bool) {
+        if laid.iter().copied().chain(words).any(|column| !column.name.is_empty()) {
+            let names: Vec<String> = laid.iter().map(|column| column.heading()).collect();
+            let behind = words.map_or_else(String::new, |words| format!("   {}", words.name));
+            let heading = self.dim(format!("  {}{behind}", names.join("  ")).trim_end());
             self.line(&heading);
         }
         for (at, row) in rows.iter().enumerate() {
             let cells: Vec<String> = laid.iter().map(|column| column.cell(at)).collect();
             let start = format!("  {}", cells.join("  "));
-            let note = phrase(&row.note, self.options.units);
+            let note = match words {
+                Some(words) => words.pieces[at].joined(),
+                None if notes => phrase(&row.note, self.options.units),
+                None => String::new(),
+            };
             let start = if note.is_empty() { start.trim_end().to_owned() } else { start };
             self.with_note(&start, &note);
         }
     }
 
-    fn piece(&self, cell: &Cell) -> Piece {
-        match cell {
-            Cell::Bar(share) => {
-                let full = (self.options.width * 2 / 5).min(BAR);
-                Piece { number: format::bar(*share, full), unit: String::new() }
-            }
+    /// A column of a table, in which a bar that is full has `bar` columns.
+    fn column(&self, table: &Table, rows: &[&Row], at: usize, bar: usize) -> Laid {
+        let column = &table.columns[at];
+        let cells: Vec<&Cell> = rows.iter().map(|row| row.cells.get(at).unwrap_or(&Cell::Empty)).collect();
+        let shared = if column.one_unit { one_unit(&cells, self.options.units) } else { None };
+        let own = |cell: &&Cell| match cell {
+            Cell::Bar(share) => Piece { number: format::bar(*share, bar), unit: String::new() },
             other => piece(other, self.options.units),
+        };
+        let mut pieces = shared.unwrap_or_else(|| cells.iter().map(own).collect());
+        if at == 0 {
+            for (piece, row) in pieces.iter_mut().zip(rows) {
+                piece.number.insert_str(0, &"  ".repeat(usize::from(row.indent)));
+            }
         }
+        Laid::new(&column.name, column.align, pieces)
     }
 
     fn assumptions(&mut self, all: &[Assumption]) {
@@ -296,6 +328,26 @@ fn is_a_flag(one: &Assumption) -> bool {
         value => matches!(value, Cell::Count(_)),
     };
     plain && one.why.is_empty() && one.flag.strip_prefix("--").is_some_and(|flag| flag.replace('-', "_") == one.label)
+}
+
+/// Columns of the terminal that these take beside each other.
+fn width<'a>(columns: impl IntoIterator<Item = &'a Laid>) -> usize {
+    columns.into_iter().map(|column| 2 + column.width()).sum()
+}
+
+/// The columns in as many parts as it takes to stay within `most`, the first column in front of each. Nothing is left out.
+fn parts(laid: &[Laid], most: usize) -> Vec<Vec<&Laid>> {
+    let Some((first, others)) = laid.split_first() else { return Vec::new() };
+    let mut out = vec![vec![first]];
+    for column in others {
+        let open = out.last_mut().expect("there is one");
+        if open.len() > 1 && width(open.iter().copied()) + 2 + column.width() > most {
+            out.push(vec![first, column]);
+        } else {
+            open.push(column);
+        }
+    }
+    out
 }
 
 /// A column with its widths known.

@@ -142,3 +142,53 @@ assumed
 ";
     assert_eq!(text(&report, &TextOptions::default()), expected);
 }
+
+/// Eight numbers beside each other, as set-ups that are compared.
+#[test]
+fn columns_that_do_not_fit_stand_below() {
+    let mut report = Report::new("compare", "least memory: A");
+    let names = ["A", "B", "C", "D", "E", "F", "G", "H"];
+    let mut table = Table::new("", std::iter::once(Column::left("")).chain(names.map(Column::right)));
+    for (name, from) in [("peak memory", 100), ("fits", 200)] {
+        let numbers = (0..8).map(|i| Cell::Exact(from + i));
+        table.rows.push(Row::new(std::iter::once(name.into()).chain(numbers)));
+    }
+    report.blocks.push(table.into());
+    let expected = "\
+least memory: A
+
+                 A    B    C    D    E
+  peak memory  100  101  102  103  104
+  fits         200  201  202  203  204
+
+                 F    G    H
+  peak memory  105  106  107
+  fits         205  206  207
+";
+    assert_eq!(text(&report, &TextOptions { width: 40, ..TextOptions::default() }), expected);
+    let wide = text(&report, &TextOptions::default());
+    assert_eq!(wide.lines().count(), 5, "{wide}");
+}
+
+/// Sources behind numbers are wrapped as remarks are; bars take what is left, and none is better than a stump.
+#[test]
+fn words_wrap_and_bars_shrink() {
+    let mut report = Report::new("hw", "H100");
+    let mut table = Table::new("", [Column::left("rate"), Column::right("value"), Column::left("source")]);
+    table.rows.push(Row::new(["bf16".into(), Cell::Exact(989), "a data sheet of the maker with many words".into()]));
+    report.blocks.push(table.into());
+    let expected = "\
+H100
+
+  rate  value   source
+  bf16    989   a data sheet of the maker with
+                many words
+";
+    assert_eq!(text(&report, &TextOptions { width: 46, ..TextOptions::default() }), expected);
+    let longest = |width: usize| {
+        let page = text(&ledger(), &TextOptions { width, ..TextOptions::default() });
+        page.lines().map(|line| line.chars().filter(|c| *c == '█').count()).max().unwrap()
+    };
+    assert!(longest(100) > longest(60) && longest(60) > longest(46) && longest(46) > 0);
+    assert_eq!(longest(36), 0);
+}
