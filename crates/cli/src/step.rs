@@ -49,6 +49,11 @@ pub struct FillingArgs {
 }
 
 impl FillingArgs {
+    /// Its flags, each with whether it was given.
+    pub const fn given(&self) -> [(&'static str, bool); 2] {
+        [("--useful-tokens", self.useful_tokens.is_some()), ("--doc-len", self.doc_len.is_some())]
+    }
+
     /// What was said of it.
     pub fn read(&self, read: &mut Reader) -> Filling {
         let useful = read.flag_with("--useful-tokens", self.useful_tokens.as_deref(), positive_share);

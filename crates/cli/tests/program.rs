@@ -460,6 +460,9 @@ fn flags_that_change_nothing_are_refused() {
         ("ledger gpt2 --frozen-dtype bf16", "nothing is frozen"),
         ("reconcile --torch-snapshot no-file --batch 4", "--batch changes nothing: without a model"),
         ("reconcile gpt2 --torch-snapshot no-file --threads 2", "--threads changes nothing"),
+        ("mfu --matmul 8x8x8 --seconds 1 --per-device --doc-len 8 --hw h100-sxm", "--per-device, --doc-len changes"),
+        ("train --schedule cosine --decay-steps 10 --no-save", "--decay-steps changes nothing"),
+        ("train --schedule constant --min-lr 0.1 --no-save", "--min-lr changes nothing"),
     ] {
         let text = refusal(&split(words));
         assert!(text.contains(says), "{words}: {text}");
@@ -492,6 +495,94 @@ fn what_can_be_varied() {
     }
     assert!(refusal(&split("compare gpt2 --vary lora=none,x")).contains("--lora: "));
     assert!(refusal(&split("compare gpt2 --vary colour=red,blue")).contains("cannot be varied"));
+}
+
+/// A range of blocks that ends behind the last one is a mistake, not all of them.
+#[test]
+fn ranges_end_at_the_last_block() {
+    let text = refusal(&split("ledger gpt2 --freeze h.0-99"));
+    assert!(text.contains("which is 11") && text.contains("--freeze h.0-11"), "{text}");
+    assert!(refusal(&split("params gpt2 --lora 8 --lora-targets h.4-12.attn.c_attn")).contains("h.4-11.attn.c_attn"));
+    assert!(!answer(&split("ledger gpt2 --freeze h.0-11")).is_empty());
+}
+
+/// Experts in one stack are not adapted, or not packed, or neither: each is said of itself, with a number that can be read.
+#[test]
+fn experts_that_are_left_alone() {
+    for (flags, says) in [
+        ("--lora 8", "parameters in stacks of experts have no adapter\n"),
+        ("--quant nf4 --train-only lm_head", "parameters in stacks of experts are not packed\n"),
+        ("--lora 8 --quant nf4", "parameters in stacks of experts have no adapter and are not packed\n"),
+    ] {
+        let text = answer(&split(&format!("params mixtral-8x7b {flags}")));
+        assert!(text.contains("45,097,156,608") && text.contains(says), "{flags}: {text}");
+    }
+}
+
+/// Few device-hours have decimals: 1e15 FLOP at half of 989.5 TFLOP/s are 2.02 s.
+#[test]
+fn device_hours_of_short_runs() {
+    let hours = |tokens: &str| {
+        let text = answer(&split(&format!("time --flops-per-token 1GFLOP --tokens {tokens} --hw h100-sxm --mfu 0.5")));
+        let row = text.lines().map(split).find(|words| words.first() == Some(&"device-hours"));
+        row.expect("a row")[1].to_owned()
+    };
+    assert_eq!(["1M", "1G", "10G", "100G"].map(hours), ["5.6e-4", "0.561", "5.61", "56.1"]);
+}
+
+/// Without attention there is no mask of which a share is left.
+#[test]
+fn state_spaces_are_not_causal_in_percent() {
+    let folder = folder("mamba");
+    let config =
+        r#"{"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "state_size": 16}"#;
+    std::fs::write(folder.join("config.json"), config).expect("a file");
+    let text = answer(&["flops", folder.to_str().expect("UTF-8")]);
+    assert!(!text.contains("causal:"), "{text}");
+    assert!(answer(&["flops", "gpt2"]).contains("causal: 50.0 % of full attention"));
+}
+
+/// Where what comes back from the host leaves gaps, the step takes more with it than without, and the way out is named.
+#[test]
+fn offloading_that_leaves_gaps() {
+    let step = "ledger gpt2-medium --batch 8 --profile hf-sdpa --recompute full --hw h100-sxm";
+    let total = |more: &str| number(&answer(&split(&format!("{step} {more} --json"))), "total_bytes");
+    assert!(total("--offload activations") > total(""));
+    let text = answer(&split(&format!("{step} --offload activations")));
+    assert!(text.contains("leaves gaps") && text.contains("--alloc-conf expandable_segments:True"), "{text}");
+    for quiet in ["", "--offload activations --alloc-conf expandable_segments:True"] {
+        assert!(!answer(&split(&format!("{step} {quiet}"))).contains("leaves gaps"), "{quiet}");
+    }
+}
+
+/// No table is wider than the terminal: bars are shorter, words are wrapped, columns go below.
+#[test]
+fn tables_fit_the_terminal() {
+    for words in [
+        "params mixtral-8x7b",
+        "flops llama-3.1-8b",
+        "ledger llama-3.1-8b --hw h100-sxm -n 8",
+        "plan llama-3.1-8b --hw h100-sxm -n 8 --tokens 1T",
+        "infer llama-3.1-8b --hw h100-sxm",
+        "hw",
+        "hw h100-sxm",
+        "compare gpt2 --seq-len 64 --vary batch=1,2,3,4,5,6,7,8",
+        "time llama-3.1-8b --tokens 1T --hw h100-sxm",
+        "dtype 0.1",
+        "models",
+    ] {
+        for width in ["80", "100"] {
+            let output = napkin(&split(words)).env("COLUMNS", width).output().expect("the program starts");
+            let text = utf8(&output.stdout);
+            let most: usize = width.parse().expect("a number");
+            let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > most).collect();
+            assert!(!text.is_empty() && wide.is_empty(), "{words} at {width}:\n{}", wide.join("\n"));
+        }
+    }
+    // Nothing is left out: the last set-up is there at any width.
+    let compare = "compare gpt2 --seq-len 64 --vary batch=1,2,3,4,5,6,7,8";
+    let narrow = napkin(&split(compare)).env("COLUMNS", "60").output().expect("the program starts");
+    assert!((1..9).all(|batch| utf8(&narrow.stdout).contains(&format!("batch {batch}"))));
 }
 
 /// Dropout in front of adapters is counted without another flag.

@@ -68,6 +68,11 @@ impl MfuArgs {
             let problem = Diagnostic::error("", "`--tokens-per-step` needs `--step-time` or `--log`");
             read.problem(problem.help("--step-time 505ms").help("--log run.jsonl"));
         }
+        if self.matmul.is_some() || self.printed.is_some() {
+            let flags = [("--per-device", self.per_device)];
+            read.no_effect(&[&flags[..], &self.filling.given()].concat(), "no tokens are counted");
+            self.work.reading.need_model(&mut read);
+        }
         let measured = if self.matmul.is_some() {
             self.multiplication(&mut read)
         } else if self.printed.is_some() {
@@ -94,6 +99,10 @@ impl MfuArgs {
         let lines = read.take(text.and_then(|text| step_log::read(&text)));
         let asked = self.work.model.is_some() || self.work.flops_per_token.is_some();
         let work = if asked { self.filled(&mut read) } else { None };
+        if !asked {
+            self.work.reading.need_model(&mut read);
+            read.no_effect(&self.filling.given(), "no model is named, and the log counts the work of a token");
+        }
         let tokens = read.flag::<Tokens>("--tokens-per-step", self.tokens_per_step.as_deref());
         let fleet = read.fleet(&self.fleet);
         let request = lines.zip(fleet).map(|(lines, fleet)| log_mfu::Request {

@@ -351,6 +351,12 @@ impl Train {
                 .or(old.map(|s| s.schedule.decay_steps))
                 .unwrap_or(steps / 5),
         };
+        if schedule.decay == Decay::Constant {
+            read_.no_effect(&[("--min-lr", self.min_lr.is_some())], "a constant rate does not fall");
+        }
+        if schedule.decay != Decay::Wsd {
+            read_.no_effect(&[("--decay-steps", self.decay_steps.is_some())], "it is of --schedule wsd");
+        }
         let weight_decay = rate(read_, "--weight-decay", &self.weight_decay)
             .or(old.map(|s| s.training.hyper.weight_decay))
             .unwrap_or(defaults.weight_decay);
