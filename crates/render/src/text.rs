@@ -111,8 +111,13 @@ impl Page<'_> {
             let remark = phrase(remark, units);
             if !self.options.quiet && used + 3 + columns(&remark) > self.options.width {
                 self.line(&line);
-                line = format!("  {remark}");
-                used = 2 + columns(&remark);
+                let mut parts = wrap(&remark, self.options.width.saturating_sub(2).max(NARROW));
+                let last = parts.pop().unwrap_or_default();
+                for part in parts {
+                    self.line(&format!("  {part}"));
+                }
+                line = format!("  {last}");
+                used = 2 + columns(&last);
             } else {
                 line.push_str("   ");
                 line.push_str(&remark);
@@ -196,14 +201,16 @@ impl Page<'_> {
     fn table(&mut self, table: &Table) {
         let shown = |row: &&Row| self.options.depth.is_none_or(|depth| row.indent <= depth);
         let rows: Vec<&Row> = table.rows.iter().filter(shown).chain(&table.total).collect();
-        let bars = |column: usize| rows.iter().any(|row| matches!(row.cells.get(column), Some(Cell::Bar(_))));
-        let mut laid: Vec<Laid> =
-            (0..table.columns.len()).map(|at| self.column(table, &rows, at, if bars(at) { 0 } else { BAR })).collect();
+        let wanted = BAR.min(self.options.width * 2 / 5);
+        let mut laid: Vec<Laid> = (0..table.columns.len()).map(|at| self.column(table, &rows, at, wanted)).collect();
         // Bars take what the other columns leave.
-        let room = self.options.width.saturating_sub(width(&laid));
-        for at in (0..laid.len()).filter(|at| bars(*at)) {
-            let full = room.min(BAR).min(self.options.width * 2 / 5);
-            laid[at] = self.column(table, &rows, at, if full < SHORT_BAR { 0 } else { full });
+        let bars = |column: &usize| rows.iter().any(|row| matches!(row.cells.get(*column), Some(Cell::Bar(_))));
+        for at in (0..laid.len()).filter(bars) {
+            let (longest, over) = (laid[at].width(), width(&laid).saturating_sub(self.options.width));
+            if over > 0 {
+                let full = wanted * longest.saturating_sub(over) / longest.max(1);
+                laid[at] = self.column(table, &rows, at, if full < SHORT_BAR { 0 } else { full });
+            }
         }
         // Words at the end of a line are wrapped as remarks are.
         let mut words = None;
