@@ -141,6 +141,8 @@ fn parts_beside_the_language_model_have_the_parameters_of_the_reference() {
         if got != cells[1..].join(",") {
             wrong.push(format!("{file}: {got}, reference {}", cells[1..].join(",")));
         }
+        let said = loaded.spec.not_modelled.iter().any(|what| what.starts_with("of the image encoder"));
+        assert_eq!(said, ["gemma4", "mllama", "qwen2_5_vl"].contains(&cells[0]), "{file}: what is simplified is said");
         for tower in &loaded.spec.towers {
             let cost = step::tower_cost(tower, Profile::Fused).unwrap_or_else(|e| panic!("{file}: {e}"));
             assert!(
