@@ -21,7 +21,7 @@ impl Reader {
     /// Notes a problem, once: flags that several set-ups share are read for each of them.
     pub fn problem(&mut self, problem: impl Into<Diagnostic>) {
         let problem = problem.into();
-        if !self.problems.iter().any(|noted| *noted == problem) {
+        if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }
