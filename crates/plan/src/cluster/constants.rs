@@ -156,7 +156,7 @@ pub struct Rules {
     pub frameworks: Vec<(String, Vec<Constant>)>,
 }
 
-const OF_RULES: [&str; 6] = ["evenness", "taken", "jitter", "fetch", "ramp", "narrow"];
+const OF_RULES: [&str; 7] = ["evenness", "taken", "jitter", "between_failures_h", "fetch", "ramp", "narrow"];
 const OF_FRAMEWORK: [&str; 2] = ["pass_ops", "slice_ops"];
 
 impl Rules {

@@ -17,7 +17,8 @@ pub struct Run {
     pub evaluation: Option<(u64, f64)>,
     /// Steps from one save to the next, and seconds for which one holds up training.
     pub checkpoint: Option<(u64, f64)>,
-    /// Hours of one device between two failures that stop the run; nothing for a run that none stops.
+    /// Hours of one device between two failures that stop the run (`between_failures_h` of the rules is what one large run
+    /// saw); nothing for a run that none stops.
     pub between_failures: Option<f64>,
     /// Seconds from a failure until training goes on.
     pub restart: f64,
