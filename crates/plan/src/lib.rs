@@ -13,6 +13,7 @@
 //! | [`log_mfu`], [`step_log`] | the same of the log of a run |
 //! | [`allocator`] | what PyTorch's caching allocator reserves for a step |
 //! | [`oom`] | what an out-of-memory message says, and what frees enough |
+//! | [`levers`] | which changes of a step lower its peak |
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
@@ -51,6 +52,7 @@ pub mod inference;
 pub mod largest;
 pub mod layout;
 pub mod ledger;
+pub mod levers;
 pub mod log_mfu;
 pub mod mfu;
 pub mod model;

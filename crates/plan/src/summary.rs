@@ -1,7 +1,7 @@
 //! The main job on one screen: parameters, FLOP, memory, time, and what would change it most.
 
+use nn::Recompute;
 use nn::step::{StepOptions, StepTrace};
-use nn::{Profile, Recompute};
 use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
 use crate::blocks::Blocks;
@@ -10,6 +10,7 @@ use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
 use crate::inference::cache::{Cache, WIDTH};
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
+use crate::levers::{self, Lever};
 use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::params::Counts;
@@ -75,7 +76,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
     }
-    let levers = levers(model, request, &ledger, &device, capacity)?;
+    let levers = largest_levers(model, request, &ledger, &device, capacity)?;
     if !levers.is_empty() {
         report.blocks.push(lever_table(&levers, &ledger).into());
     }
@@ -223,16 +224,8 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, device: &OnDevice, capacity
     table
 }
 
-/// A change that may pay, with what it does to the peak.
-struct Lever {
-    flag: String,
-    effect: &'static str,
-    /// What the peak would be, as [`scaling::peak`] estimates it.
-    peak: u64,
-}
-
 /// The changes that move the peak most, most first.
-fn levers(
+fn largest_levers(
     model: &Model,
     request: &Request<'_>,
     now: &Ledger,
@@ -241,28 +234,8 @@ fn levers(
 ) -> Result<Vec<Lever>, Diagnostics> {
     let (options, sharding) = (request.options, request.sharding);
     let peak = |options: &StepOptions, sharding| scaling::peak(&model.spec, options, sharding, request.runtime);
-    let mut all = Vec::new();
-    let mut push = |flag: String, effect, options: &StepOptions, sharding| -> Result<(), Diagnostics> {
-        all.push(Lever { flag, effect, peak: peak(options, sharding)? });
-        Ok(())
-    };
+    let mut all = levers::strongest(&model.spec, request)?;
     let full = StepOptions { recompute: Recompute::Full, ..options };
-    if options.recompute != Recompute::Full {
-        push("--recompute full".to_owned(), "hardware FLOP +⅓ of the blocks", &full, sharding)?;
-    }
-    if sharding.dp > 1 && sharding.zero < 3 {
-        let all_sharded = Sharding { zero: 3, ..sharding };
-        push("--zero 3".to_owned(), "weights are gathered for every block", &options, all_sharded)?;
-    }
-    if options.batch > 1 {
-        let batch = options.batch / 2;
-        let half = StepOptions { batch, ..options };
-        push(format!("--batch {batch}"), "twice the accumulation steps", &half, sharding)?;
-    }
-    if options.profile == Profile::HfEager && model.spec.has_sdpa {
-        let sdpa = StepOptions { profile: Profile::HfSdpa, ..options };
-        push("--profile hf-sdpa".to_owned(), "scores are never stored", &sdpa, sharding)?;
-    }
     if !device.fits() {
         // The fewest devices, in powers of two, on which it fits: as it is, or else with everything recomputed. The allocator
         // takes more than the estimate.
@@ -285,12 +258,14 @@ fn levers(
             };
             Ok((low..=MOST_DEVICES).find(really).map(|power| 1 << power))
         };
-        let spread = |dp| Sharding { zero: 3, dp };
-        if let Some(dp) = least(&options)? {
-            push(format!("-n {dp} --zero 3"), "the fewest on which it fits, in powers of two", &options, spread(dp))?;
-        } else if let Some(dp) = least(&full)? {
-            let flag = format!("-n {dp} --zero 3 --recompute full");
-            push(flag, "the fewest on which it fits, in powers of two", &full, spread(dp))?;
+        let found = match least(&options)? {
+            Some(dp) => Some((dp, "", options)),
+            None => least(&full)?.map(|dp| (dp, " --recompute full", full)),
+        };
+        if let Some((dp, more, options)) = found {
+            let effect = "the fewest on which it fits, in powers of two".to_owned();
+            let peak = peak(&options, Sharding { zero: 3, dp })?;
+            all.push(Lever { flag: format!("-n {dp} --zero 3{more}"), effect, peak });
         }
     }
     all.retain(|lever| lever.peak < now.peak_bytes);
@@ -304,8 +279,8 @@ const MOST_DEVICES: u32 = 16;
 fn lever_table(levers: &[Lever], now: &Ledger) -> Table {
     let mut table = Table::new("largest levers", [Column::left(""), Column::right("about"), Column::right("")]);
     for lever in levers {
-        let cells = [lever.flag.as_str().into(), Bytes(lever.peak).into(), Cell::BytesChange(lever.change(now))];
-        table.rows.push(Row::new(cells).note(lever.effect));
+        let cells = [lever.flag.as_str().into(), Bytes(lever.peak).into(), Cell::BytesChange(change(lever, now))];
+        table.rows.push(Row::new(cells).note(lever.effect.as_str()));
     }
     table
 }
@@ -314,12 +289,10 @@ fn lever_value(lever: &Lever, now: &Ledger) -> Value {
     Value::map()
         .with("flags", lever.flag.as_str())
         .with("peak_bytes_about", lever.peak)
-        .with("change_bytes_about", lever.change(now))
-        .with("effect", lever.effect)
+        .with("change_bytes_about", change(lever, now))
+        .with("effect", lever.effect.as_str())
 }
 
-impl Lever {
-    fn change(&self, now: &Ledger) -> i128 {
-        i128::from(self.peak) - i128::from(now.peak_bytes)
-    }
+fn change(lever: &Lever, now: &Ledger) -> i128 {
+    i128::from(lever.peak) - i128::from(now.peak_bytes)
 }

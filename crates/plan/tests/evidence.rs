@@ -4,7 +4,7 @@
 use napkin_plan::explain;
 use napkin_plan::fleet::Fleet;
 use napkin_plan::hardware::{self, Precision as Arithmetic};
-use napkin_plan::ledger;
+use napkin_plan::ledger::{self, Ledger};
 use napkin_plan::log_mfu;
 use napkin_plan::model::Model;
 use napkin_plan::oom::Request;
@@ -138,6 +138,28 @@ fn what_did_not_fit_on_the_card() {
         assert_eq!(lever.get("enough"), Some(&Value::Bool(true)), "{lever:?}");
     }
     assert_eq!(report.result.get("fragmentation_holds_the_request"), Some(&Value::Bool(true)));
+}
+
+/// What a lever says is what the step with its flags takes, traced whole.
+#[test]
+fn levers_are_steps() {
+    let model = model(LARGE);
+    let report = explained(MESSAGE, Some((&model, OPTIONS)));
+    let steady = StepOptions { steps: 1, warm: true, ..OPTIONS };
+    let head = nn::HeadLoss::Chunked(8);
+    let chunked = StepOptions { objective: nn::Objective { head, ..OPTIONS.objective }, ..steady };
+    let offload = StepOptions { offload: nn::Offload { optimizer: true, ..OPTIONS.offload }, ..steady };
+    let full = StepOptions { recompute: Recompute::Full, ..steady };
+    for (flags, options) in
+        [("--loss chunked:8", chunked), ("--offload optimizer", offload), ("--recompute full", full)]
+    {
+        let lever = list(&report, "levers").iter().find(|lever| text(lever, "flags") == flags).unwrap();
+        let traced = model.trace(&options).unwrap();
+        let right = Ledger::of(&traced, &options, Sharding::default(), &model.spec.names, Bytes::ZERO).peak_bytes;
+        let about = uint(lever, "peak_bytes_about") as f64;
+        assert!((about / right as f64 - 1.0).abs() < 0.005, "{flags}: {about} is not {right}");
+        assert!(right < num(&report, "peak_bytes") as u64, "{flags}");
+    }
 }
 
 /// memory-03: logits of all positions and of one piece, back to their tokens.

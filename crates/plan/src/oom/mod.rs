@@ -7,11 +7,9 @@
 //! | [`tensors`] | tensors of the traced step that have the size |
 //! | [`flat`] | buffers of many parameters that have it |
 //! | [`backwards`] | from bytes to tokens |
-//! | [`levers`] | what frees memory, traced |
 
 pub mod backwards;
 pub mod flat;
-pub mod levers;
 pub mod message;
 pub mod size;
 pub mod tensors;
@@ -24,12 +22,12 @@ use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 use crate::blocks::Blocks;
 use crate::evidence::Sum;
 use crate::ledger;
+use crate::levers::{self, Levers};
 use crate::model::{Model, trace};
 use crate::phrase;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
 use backwards::Product;
 use flat::Buffer;
-use levers::Levers;
 use message::{Device, Message};
 use size::{Fit, Printed};
 use tensors::{Tensor, Wanted};
