@@ -22,15 +22,15 @@ impl Filling {
     /// and n / s of the full square.
     ///
     /// # Errors
-    /// `T0461` for documents longer than a sequence, or where it is not known what attention takes.
+    /// `T0472` for documents longer than a sequence, or where it is not known what attention takes.
     pub fn applied(self, mut work: Work) -> Result<Work, Diagnostic> {
         if let Some(n) = self.doc_len {
             let Some((attention, seq_len)) = work.attention.zip(work.seq_len) else {
-                return Err(Diagnostic::error("T0461", "--doc-len: nothing is known of the attention of this model")
+                return Err(Diagnostic::error("T0472", "--doc-len: nothing is known of the attention of this model")
                     .help("give a config instead of a bare count"));
             };
             if n == 0 || n > seq_len {
-                return Err(Diagnostic::error("T0461", format!("--doc-len {n} in sequences of {seq_len}"))
+                return Err(Diagnostic::error("T0472", format!("--doc-len {n} in sequences of {seq_len}"))
                     .why("a document has at least one token and is no longer than the sequence it lies in")
                     .help(format!("--seq-len {n}")));
             }

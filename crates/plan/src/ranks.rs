@@ -45,7 +45,8 @@ impl Rank {
                 _ => rank.matrices += param.elements,
             }
         }
-        rank.experts = rank.experts.div_ceil(split.ep * split.etp);
+        // One after the other: the product may be more than is counted.
+        rank.experts = rank.experts.div_ceil(split.ep).div_ceil(split.etp);
         rank.matrices = rank.matrices.div_ceil(split.tp);
         rank
     }
@@ -59,7 +60,7 @@ impl Rank {
 /// Adds to a report of parameters what one rank holds of them.
 ///
 /// # Errors
-/// `T0462` for a split that divides heads or experts into parts.
+/// `T0471` for a split that divides heads or experts into parts, or experts where there are none.
 pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagnostics> {
     let params = crate::params::parameters(model)?;
     let mut problems = Diagnostics::new();
@@ -67,20 +68,30 @@ pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagn
         ParamKind::Expert { experts, .. } => Some(experts),
         _ => None,
     });
-    if let Some(experts) = experts.max().filter(|experts| !experts.is_multiple_of(split.ep)) {
-        problems.push(Diagnostic::error("T0462", format!("--ep {} does not divide {experts} experts", split.ep)));
+    let experts = experts.max();
+    for (flag, ranks) in [("--ep", split.ep), ("--etp", split.etp)] {
+        if experts.is_none() && ranks > 1 {
+            problems.push(
+                Diagnostic::error("T0471", format!("{flag} {ranks} divides experts, and `{}` has none", model.name))
+                    .why("its matrices are divided by --tp alone")
+                    .help(format!("leave {flag} away")),
+            );
+        }
+    }
+    if let Some(experts) = experts.filter(|experts| !experts.is_multiple_of(split.ep)) {
+        problems.push(Diagnostic::error("T0471", format!("--ep {} does not divide {experts} experts", split.ep)));
     }
     let heads = model.spec.layers.iter().filter_map(|layer| layer.attention()).map(|attention| attention.kv_heads);
     if let Some(heads) = heads.min().filter(|heads| !heads.is_multiple_of(split.tp)) {
         problems.push(
-            Diagnostic::error("T0462", format!("--tp {} does not divide {heads} key/value heads", split.tp))
+            Diagnostic::error("T0471", format!("--tp {} does not divide {heads} key/value heads", split.tp))
                 .why("heads would have to be held more than once, which is not counted"),
         );
     }
     let width = params.iter().filter(|p| matches!(p.kind, ParamKind::Expert { .. })).find_map(|p| p.shape.last());
     if let Some(width) = width.filter(|width| !width.is_multiple_of(split.etp)) {
         problems
-            .push(Diagnostic::error("T0462", format!("--etp {} does not divide experts of width {width}", split.etp)));
+            .push(Diagnostic::error("T0471", format!("--etp {} does not divide experts of width {width}", split.etp)));
     }
     if problems.has_errors() {
         return Err(problems);

@@ -298,6 +298,24 @@ fn experts_have_ranks_of_their_own() {
     }
 }
 
+/// Ranks that divide experts are refused where there are none, each by its flag; so many that they cannot be multiplied are
+/// refused for what they do not divide.
+#[test]
+fn ranks_of_experts_need_experts() {
+    use napkin_plan::ranks::{Rank, Split, add};
+    let of = |name: &str, split| {
+        let model = preset(name, &[]);
+        let mut report = params::report(&model, 1).unwrap();
+        add(&mut report, &model, split).map_err(|problems| problems.to_string())
+    };
+    assert!(of("llama-3.1-8b", Split { tp: 8, ep: 1, etp: 1 }).is_ok());
+    let problems = of("llama-3.1-8b", Split { tp: 8, ep: 2, etp: 4 }).unwrap_err();
+    assert!(problems.contains("--ep 2 divides experts") && problems.contains("--etp 4 divides experts"), "{problems}");
+    let most = Split { tp: 1, ep: u64::MAX, etp: u64::MAX };
+    assert!(of("mixtral-8x7b", most).unwrap_err().contains("does not divide 8 experts"));
+    assert_eq!(Rank::of(&params::parameters(&preset("mixtral-8x7b", &[])).unwrap(), most).experts, 1);
+}
+
 /// parallel-03: a mixture keeps four inner tensors for each of the experts a token uses, not one dense part of that width.
 #[test]
 fn activations_of_experts_count_each_choice() {
