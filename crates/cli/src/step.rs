@@ -141,7 +141,8 @@ pub struct StepArgs {
     /// Count dropout, with the probabilities of the config
     #[arg(long)]
     pub dropout: bool,
-    /// How head and loss run: whole, fused (no logits are kept), or chunked:8 (in so many parts) [default: whole]
+    /// How head and loss run: whole, fused (no logits are kept), parallel (as Megatron-LM's over a divided vocabulary), or
+    /// chunked:8 (in so many parts) [default: whole]
     #[arg(long, value_name = "FORM")]
     pub loss: Option<String>,
     /// Preference optimisation (DPO) of pairs against a frozen copy (model), the model without adapters (base), or stored
@@ -376,9 +377,10 @@ impl LayoutArgs {
         // On a GPU there always is one; where no device is named, if somebody asks for it.
         let process = match hardware {
             Some(hardware) if hardware.kind == Kind::Gpu => {
-                Some(Process { conf: conf.unwrap_or_default(), workspace: runtime::workspace(hardware) })
+                let workspace = runtime::workspace(hardware);
+                Some(Process { conf: conf.unwrap_or_default(), workspace, ..Process::default() })
             }
-            _ => conf.map(|conf| Process { conf, workspace: Bytes::ZERO }),
+            _ => conf.map(|conf| Process { conf, ..Process::default() }),
         };
         Request {
             options,

@@ -113,6 +113,8 @@ pub struct Forward {
     pub profile: Profile,
     /// Recompute policy.
     pub recompute: Recompute,
+    /// Whether norms are single kernels under every profile.
+    pub fused_norms: bool,
     /// Whether dropout is on.
     pub training: bool,
     /// The ranks among which the model is a part.
@@ -159,6 +161,7 @@ impl Forward {
             runtime: runtime.clone(),
             profile,
             recompute,
+            fused_norms: false,
             training: true,
             adapters: true,
             ranks: Ranks::ALONE,

@@ -67,6 +67,13 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head
                 return Ok(loss);
             }
         }
+        // Where ranks do divide the vocabulary, every loss is of that form.
+        HeadLoss::Parallel if f.ranks.tp > 1 => {}
+        HeadLoss::Parallel => {
+            let targets = targets(f, model.spec().task, labels)?;
+            let logits = model.logits(f, &hidden)?;
+            return parallel_loss(f, logits, &targets);
+        }
         HeadLoss::Chunked(parts) => {
             let targets = targets(f, model.spec().task, labels)?;
             return chunked_loss(f, model, &hidden, &targets, parts);
@@ -156,6 +163,22 @@ fn part_loss(f: &Forward, narrow: bool, logits: &Tensor, targets: &Tensor, reduc
     })?;
     let first = f.runtime.place(group.axis) * raised.size(1);
     raised.cross_entropy_shard(targets, &lse, first, reduction)?.all_reduce(group, Combine::Sum)
+}
+
+/// The same as code computes it that divides the vocabulary over ranks. The logits in f32 live until the loss is there,
+/// those less the largest of their row until they are the gradient.
+///
+/// Source: Megatron-LM, `megatron/core/tensor_parallel/cross_entropy.py`; nanotron, `sharded_cross_entropy`.
+///
+/// # Shapes
+/// logits `b s v`, targets `b s` (integers, dense) -> scalar
+fn parallel_loss(f: &Forward, logits: Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (rows, v) = (targets.elements(), logits.size(2));
+    let targets = f.runtime.no_grad(|| targets.view(&[rows]))?;
+    let wide = logits.to_dtype(DType::F32)?.view(&[rows, v])?;
+    drop(logits);
+    let largest = f.runtime.no_grad(|| wide.max(-1, true))?.0;
+    wide.sub(&largest)?.cross_entropy(&targets, Reduction::Mean)
 }
 
 /// Sum of all outputs, in f32: what stands for a loss where a model has none.

@@ -33,6 +33,9 @@ pub enum HeadLoss {
     Chunked(u64),
     /// One kernel that makes the gradients of a few rows at a time in forward and keeps no logits.
     Fused,
+    /// All logits in f32 less the largest of each row, whose softmax becomes their gradient: the loss of code that divides
+    /// the vocabulary over ranks (Megatron-LM, nanotron), on one of them.
+    Parallel,
 }
 
 /// What the log-probabilities of the trained model are held against in direct preference optimisation.
@@ -54,6 +57,7 @@ impl fmt::Display for HeadLoss {
             Self::Whole => f.pad("whole"),
             Self::Chunked(parts) => f.pad(&format!("chunked:{parts}")),
             Self::Fused => f.pad("fused"),
+            Self::Parallel => f.pad("parallel"),
         }
     }
 }
@@ -65,10 +69,13 @@ impl FromStr for HeadLoss {
         match text {
             "whole" => return Ok(Self::Whole),
             "fused" => return Ok(Self::Fused),
+            "parallel" => return Ok(Self::Parallel),
             _ => {}
         }
         let parts = text.strip_prefix("chunked:").and_then(|parts| parts.parse().ok()).filter(|parts| *parts > 0);
-        parts.map(Self::Chunked).ok_or_else(|| format!("unknown loss `{text}`: valid are whole, fused, chunked:8"))
+        parts
+            .map(Self::Chunked)
+            .ok_or_else(|| format!("unknown loss `{text}`: valid are whole, fused, parallel, chunked:8"))
     }
 }
 

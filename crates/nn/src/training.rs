@@ -241,6 +241,7 @@ impl Training {
         let mut f = Forward::new(rt, options.profile, options.recompute, tokens.size(0), seq_len);
         f.training = dropout;
         f.ranks = self.model.spec().ranks;
+        f.fused_norms = self.model.spec().fused_norms;
         f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
             let loss = match options.objective.preference {

@@ -50,7 +50,8 @@ fn every_form_of_the_loss_has_the_same_gradients() {
         for profile in [Profile::Fused, Profile::HfEager] {
             for labels in [true, false] {
                 let (value, right) = gradients(&spec, profile, labels, HeadLoss::Whole);
-                let mut forms = vec![HeadLoss::Chunked(1), HeadLoss::Chunked(5), HeadLoss::Chunked(100)];
+                let mut forms =
+                    vec![HeadLoss::Parallel, HeadLoss::Chunked(1), HeadLoss::Chunked(5), HeadLoss::Chunked(100)];
                 forms.extend(spec.has_plain_head().then_some(HeadLoss::Fused));
                 for form in forms {
                     let (is, gradients) = gradients(&spec, profile, labels, form);
@@ -86,7 +87,8 @@ fn options(profile: Profile, precision: Precision, objective: Objective) -> Step
 }
 
 fn objectives() -> Vec<Objective> {
-    let heads = [HeadLoss::Chunked(3), HeadLoss::Fused].map(|head| Objective { head, ..Objective::DEFAULT });
+    let heads = [HeadLoss::Chunked(3), HeadLoss::Fused, HeadLoss::Parallel]
+        .map(|head| Objective { head, ..Objective::DEFAULT });
     let preferences = [Reference::Model, Reference::Base, Reference::Stored]
         .map(|reference| Objective { preference: Some(reference), ..Objective::DEFAULT });
     heads.into_iter().chain(preferences).collect()

@@ -100,7 +100,7 @@ impl Norm {
         if !self.parts.is_empty() {
             return self.forward_parts(f, x);
         }
-        if f.profile.is_hf() { self.forward_hf(x) } else { self.forward_fused(f, x) }
+        if f.profile.is_hf() && !f.fused_norms { self.forward_hf(x) } else { self.forward_fused(f, x) }
     }
 
     fn forward_fused(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {

@@ -41,6 +41,9 @@ pub struct ModelSpec {
     pub max_positions: Option<u64>,
     /// Whether the reference implementation has a fused-attention path for this family.
     pub has_sdpa: bool,
+    /// Whether norms are single kernels under every profile: implementations of plain modules that take those of
+    /// flash-attention or Apex.
+    pub fused_norms: bool,
     /// Tables the reference keeps and no step changes.
     pub buffers: Vec<BufferSpec>,
     /// Parts of the config that are known and not modelled, each bounded in words. Printed with every answer.
@@ -73,6 +76,7 @@ impl ModelSpec {
             names: ModelNames::default(),
             max_positions: None,
             has_sdpa: true,
+            fused_norms: false,
             buffers: Vec::new(),
             not_modelled: Vec::new(),
             tuning: Tuning::default(),
