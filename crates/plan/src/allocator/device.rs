@@ -35,13 +35,6 @@ pub struct Usage {
     pub retries: u64,
 }
 
-impl Usage {
-    /// Share of what is reserved that holds nothing.
-    pub fn fragmentation(&self) -> f64 {
-        if self.reserved == 0 { 0.0 } else { (self.reserved - self.allocated) as f64 / self.reserved as f64 }
-    }
-}
-
 /// The driver has no memory left for a request, even after all cached segments were given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {

@@ -20,5 +20,5 @@ mod size;
 
 pub use conf::Conf;
 pub use device::{Allocator, BlockId, OutOfMemory, Usage};
-pub use replay::{Process, Refused, Reserved};
+pub use replay::{Beside, Process, Refused, Reserved};
 pub use size::{BLOCK_STEP, LARGE, MIDDLE_SEGMENT, SEGMENT_STEP, SMALL, SMALL_SEGMENT, block, segment};

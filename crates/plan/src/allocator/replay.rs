@@ -2,7 +2,7 @@
 
 use nn::step::{StepOptions, StepTrace};
 use tensor::Trace;
-use tensor::meter::MemoryChange;
+use tensor::meter::{Mark, MemoryChange};
 use units::Bytes;
 
 use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
@@ -17,6 +17,17 @@ pub struct Process {
     pub conf: Conf,
     /// Workspace of the library of matrix products, which PyTorch takes from the allocator with the first product and keeps.
     pub workspace: Bytes,
+    /// What the program takes of the allocator beside the step that is traced.
+    pub beside: Beside,
+}
+
+/// Tensors of a program that no op of the traced step makes: those of its collectives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Bytes of each that is there from the first step on.
+    pub held: Vec<u64>,
+    /// Bytes of each that is there for a moment behind every update, all together.
+    pub after_update: Vec<u64>,
 }
 
 /// An allocation that the device had no room for.
@@ -24,12 +35,8 @@ pub struct Process {
 pub struct Refused {
     /// What was asked for.
     pub error: OutOfMemory,
-    /// Op that asked; none where it is a collective.
-    pub op: usize,
     /// Named stretch of the step.
     pub phase: String,
-    /// The books at that moment.
-    pub usage: Usage,
 }
 
 /// What the allocator reserves for a training run.
@@ -68,6 +75,7 @@ impl Process {
             allocator: Allocator::new(self.conf.clone(), device.map(Bytes::get)),
             held: vec![None; trace.storages.len()],
             units: Vec::new(),
+            after_update: &self.beside.after_update,
             peak: Usage::default(),
         };
         // The first op that is no part of building the model makes the handle of the library.
@@ -76,9 +84,11 @@ impl Process {
         let mut steady = false;
         let result = (|| {
             replay.run(0..first)?;
+            for bytes in &self.beside.held {
+                replay.alloc(*bytes, first)?;
+            }
             if self.workspace.get() > 0 {
-                let op = trace.memory.get(first).map_or(0, |event| event.op);
-                replay.alloc(self.workspace.get(), op as usize, first)?;
+                replay.alloc(self.workspace.get(), first)?;
             }
             replay.run(first..trace.memory.len())?;
             let again = last_step(trace);
@@ -95,13 +105,7 @@ impl Process {
             }
             Ok(())
         })();
-        Reserved {
-            peak: replay.peak,
-            end: replay.allocator.usage(),
-            steps,
-            steady,
-            refused: result.err().map(|refused: Box<Refused>| *refused),
-        }
+        Reserved { peak: replay.peak, end: replay.allocator.usage(), steps, steady, refused: result.err() }
     }
 }
 
@@ -131,14 +135,20 @@ struct Replay<'a> {
     held: Vec<Option<BlockId>>,
     /// Blocks of what is gathered or not yet reduced.
     units: Vec<(Unit, BlockId)>,
+    /// What there is for a moment behind an update.
+    after_update: &'a [u64],
     peak: Usage,
 }
 
 impl Replay<'_> {
-    fn run(&mut self, events: std::ops::Range<usize>) -> Result<(), Box<Refused>> {
+    fn run(&mut self, events: std::ops::Range<usize>) -> Result<(), Refused> {
         for at in events {
             let event = self.trace.memory[at];
             let op = event.op as usize;
+            let ends_update = |mark: &Mark| mark.memory as usize == at && mark.name.starts_with("zero");
+            if !self.after_update.is_empty() && self.trace.marks.iter().any(ends_update) {
+                self.behind_update(at)?;
+            }
             let storage = event.storage.0 as usize;
             if self.device.has_units() && matches!(event.change, MemoryChange::Alloc(_)) {
                 self.gather(op, at)?;
@@ -155,14 +165,24 @@ impl Replay<'_> {
                 self.allocator.free(block);
             }
             if after > 0 {
-                self.held[storage] = Some(self.alloc(after, op, at)?);
+                self.held[storage] = Some(self.alloc(after, at)?);
             }
         }
         Ok(())
     }
 
+    /// Takes what there is behind an update, and lets go of it.
+    fn behind_update(&mut self, at: usize) -> Result<(), Refused> {
+        let sizes = self.after_update;
+        let blocks = sizes.iter().map(|bytes| self.alloc(*bytes, at)).collect::<Result<Vec<_>, _>>()?;
+        for block in blocks {
+            self.allocator.free(block);
+        }
+        Ok(())
+    }
+
     /// Lets go of the units that op `op` has no use for, and gathers those it has.
-    fn gather(&mut self, op: usize, at: usize) -> Result<(), Box<Refused>> {
+    fn gather(&mut self, op: usize, at: usize) -> Result<(), Refused> {
         let wanted: Vec<(Unit, u64)> = self.device.units(op).collect();
         let allocator = &mut self.allocator;
         self.units.retain(|(unit, block)| {
@@ -174,18 +194,18 @@ impl Replay<'_> {
         });
         for (unit, bytes) in wanted {
             if bytes > 0 && !self.units.iter().any(|(other, _)| *other == unit) {
-                let block = self.alloc(bytes, op, at)?;
+                let block = self.alloc(bytes, at)?;
                 self.units.push((unit, block));
             }
         }
         Ok(())
     }
 
-    fn alloc(&mut self, bytes: u64, op: usize, at: usize) -> Result<BlockId, Box<Refused>> {
+    fn alloc(&mut self, bytes: u64, at: usize) -> Result<BlockId, Refused> {
         let block = self.allocator.alloc(bytes).map_err(|error| {
             let mark = self.trace.marks.iter().rev().find(|mark| mark.memory as usize <= at);
             let phase = mark.map_or_else(String::new, |mark| mark.name.clone());
-            Box::new(Refused { error, op, phase, usage: self.allocator.usage() })
+            Refused { error, phase }
         })?;
         let usage = self.allocator.usage();
         if usage.allocated > self.peak.allocated {

@@ -3,12 +3,11 @@
 //! Only rows that say all of it are predicted: one layout without tensor, pipeline, context or expert parallelism, a
 //! precision recipe, an optimizer, what is recomputed, how long sequences are, and which bytes were read.
 
-use nn::Profile;
-use nn::Recompute;
 use nn::offload::Offload;
 use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::spec::{Lora, Tuning};
-use nn::step::{Precision, StepOptions, Until};
+use nn::step::{ParamInfo, Precision, StepOptions, Until};
+use nn::{HeadLoss, Objective, Profile, Recompute};
 use tensor::CastLists;
 use tensor::packed::Format;
 use units::Bytes;
@@ -16,11 +15,14 @@ use units::Bytes;
 use super::architecture;
 use super::facts::first;
 use super::judge::Compared;
+use super::recipe::{self, Of};
 use super::row::{Reading, Row};
-use crate::allocator::Process;
+use crate::allocator::{Beside, Process};
 use crate::blocks::Blocks;
 use crate::formulas::{Eval, known};
+use crate::hardware::{self, HardwareError};
 use crate::ledger::Ledger;
+use crate::runtime;
 use crate::sharding::Sharding;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -90,6 +92,9 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
         }
     }
     let mut assumed = Vec::new();
+    if let Some(rule) = recipe::find(&row.source, Of::Unknown).filter(|rule| rule.value == row.kind) {
+        return Err(rule.reason.to_owned());
+    }
     let reserved = reads_reserved(row)?;
     let tuning = tuning(row, &mut assumed)?;
     let options = options(row, &mut assumed)?;
@@ -98,7 +103,8 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
     assumed.extend(described.assumed);
     let (tuned, packed) = (!tuning.is_plain(), tuning.packed.is_some());
     let model = architecture::model(&row.model, &described.config)?;
-    let model = if tuned { model.tuned(tuning).map_err(|problems| first(&problems))? } else { model };
+    let mut model = if tuned { model.tuned(tuning).map_err(|problems| first(&problems))? } else { model };
+    model.spec.fused_norms = follow(row, Of::Norms, &mut assumed).is_some();
     let steps = if reserved { 2 } else { 1 };
     // Where the reference has no fused attention for the family, it is explicit.
     let eager = options.profile == Profile::HfSdpa && !model.spec.has_sdpa;
@@ -106,13 +112,14 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
     let options = StepOptions { steps, warm: !reserved, dropout: tuned, profile, ..options };
     let traced = model.trace(&options).map_err(|problems| first(&problems))?;
     let names = &model.spec.names;
+    let beside = beside(row, sharding, &traced.params, &mut assumed);
     let bytes = if reserved {
-        let process = Process { workspace: workspace(row), ..Process::default() };
+        let process = Process { workspace: workspace(row)?, beside, ..Process::default() };
         process.reserve(&traced, &options, sharding, Blocks::of(names), None).end.peak_reserved
     } else {
-        Ledger::of(&traced, &options, sharding, names, Bytes::ZERO).peak_bytes
+        let ledger = Ledger::of(&traced, &options, sharding, names, Bytes::ZERO);
+        ledger.peak_bytes + beside.held.iter().sum::<u64>()
     };
-    let buckets = buckets(row, sharding, &traced.params, &mut assumed);
     let kind = match (reserved, tuned) {
         (true, _) => PeakKind::Reserved,
         (_, true) if packed => PeakKind::Packed,
@@ -127,18 +134,24 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
         sharding.zero,
         sharding.dp
     );
-    let compared = Compared { reported: in_bytes(printed), predicted: (bytes + buckets) as f64 };
+    let compared = Compared { reported: in_bytes(printed), predicted: bytes as f64 };
     Ok(Peak { kind, how, assumed, compared })
 }
 
-/// The row with what its source's code does to every model: `LitGPT` keeps the head apart from the token embedding.
+/// The value of a rule of the row's source, whose reason is noted.
+fn follow(row: &Row, of: Of, assumed: &mut Vec<String>) -> Option<&'static str> {
+    let rule = recipe::find(&row.source, of)?;
+    assumed.push(rule.reason.to_owned());
+    Some(rule.value)
+}
+
+/// The row with what its source's code does to every model.
 fn as_built(row: &Row, assumed: &mut Vec<String>) -> Row {
     let mut row = row.clone();
-    if row.source.starts_with("litgpt") && row.sizes.tied != Some(false) {
-        assumed.push("the head is a matrix of its own, as LitGPT's models have it".to_owned());
+    if row.sizes.tied != Some(false) && follow(&row, Of::Head, assumed).is_some() {
         row.sizes.tied = Some(false);
         // No preset by the name, which may be tied.
-        row.model.push_str(" in LitGPT");
+        row.model.push_str(" as built");
     }
     row
 }
@@ -171,13 +184,6 @@ fn options(row: &Row, assumed: &mut Vec<String>) -> Result<StepOptions, String> 
     if row.notes.contains("unpacked") {
         return Err("sequences are not packed: how long they are is not stated".to_owned());
     }
-    let litgpt = row.source.starts_with("litgpt");
-    let nanotron = row.source == "ultrascale";
-    if litgpt && row.kind == "full_ft" {
-        return Err(
-            "full fine-tuning with LitGPT: what is recomputed, and over how many devices, is not certain".to_owned()
-        );
-    }
     let batch = row.micro_batch.ok_or("no micro-batch in the row")?;
     let seq_len = row.seq_len.ok_or("no sequence length in the row")?;
     if row.notes.contains("is a cap") {
@@ -188,36 +194,39 @@ fn options(row: &Row, assumed: &mut Vec<String>) -> Result<StepOptions, String> 
         "none" => Recompute::None,
         "full" => Recompute::Full,
         "selective (attention core)" => Recompute::Selective,
-        "" if litgpt => {
-            assumed.push("nothing is recomputed, as LitGPT's recipes do on one device".to_owned());
-            Recompute::None
-        }
-        "" => return Err("what is recomputed is not stated".to_owned()),
+        "" => follow(row, Of::Recompute, assumed).ok_or("what is recomputed is not stated")?.parse()?,
         other => return Err(format!("recomputation that is not modelled: {other}")),
     };
     let implementation = if row.optimizer.contains("fused in backward") {
         return Err("updates inside of backward are not modelled".to_owned());
     } else if row.optimizer.contains("fused") {
         Implementation::Fused
-    } else if row.optimizer.starts_with("AdamW") && row.source.starts_with("torchtune") {
-        assumed.push("AdamW in one kernel for each parameter (fused), as torchtune's recipes have it".to_owned());
-        Implementation::Fused
-    } else if row.optimizer.starts_with("Adam") || (row.optimizer.is_empty() && litgpt) {
-        assumed.push("AdamW over all parameters at once (foreach), PyTorch's default".to_owned());
-        Implementation::ForEach
     } else {
-        return Err("no optimizer in the row".to_owned());
+        let named = row.optimizer.starts_with("Adam");
+        let known = (row.optimizer.is_empty() || named)
+            .then(|| follow(row, if named { Of::Kernels } else { Of::Optimizer }, assumed));
+        match known.flatten() {
+            Some("fused") => Implementation::Fused,
+            Some(_) => Implementation::ForEach,
+            None if named => {
+                assumed.push("AdamW over all parameters at once (foreach), PyTorch's default".to_owned());
+                Implementation::ForEach
+            }
+            None => return Err("no optimizer in the row".to_owned()),
+        }
     };
     let offload = match row.offload.as_str() {
         "" | "none" => Offload::NONE,
         "activations to CPU" => Offload { activations: true, ..Offload::NONE },
         other => return Err(format!("offload that is not modelled: {other}")),
     };
-    let profile = if litgpt || nanotron { Profile::HfSdpa } else { Profile::Fused };
-    assumed.push(match profile {
-        Profile::Fused => "kernels are fused: profile fused".to_owned(),
-        _ => "plain modules of PyTorch, which keep what those of transformers keep: profile hf-sdpa".to_owned(),
-    });
+    let profile = if let Some(profile) = follow(row, Of::Profile, assumed) {
+        profile.parse()?
+    } else {
+        assumed.push("kernels are fused: profile fused".to_owned());
+        Profile::Fused
+    };
+    let head = follow(row, Of::Loss, assumed).map_or(Ok(HeadLoss::Whole), str::parse)?;
     Ok(StepOptions {
         batch,
         seq_len,
@@ -230,7 +239,7 @@ fn options(row: &Row, assumed: &mut Vec<String>) -> Result<StepOptions, String> 
         steps: 1,
         warm: true,
         dropout: false,
-        objective: nn::Objective::DEFAULT,
+        objective: Objective { head, ..Objective::DEFAULT },
         offload,
         until: Until::Optimizer,
     })
@@ -301,27 +310,59 @@ fn tuning(row: &Row, assumed: &mut Vec<String>) -> Result<Tuning, String> {
         "rank {rank} beside {}, as the recipe of the source says",
         recipe.as_deref().map_or("", |f| f[6])
     ));
-    // LitGPT pinned bitsandbytes 0.42 until after these rows.
-    let packed_keeps_inputs = packed.is_some() && row.source == "litgpt_confighub";
-    if packed_keeps_inputs {
-        assumed.push("products with packed weights keep their inputs, as those of bitsandbytes 0.42".to_owned());
-    }
+    let packed_keeps_inputs = packed.is_some() && follow(row, Of::Packed, assumed).is_some();
     Ok(Tuning { lora: Some(lora), packed, packed_keeps_inputs, ..Tuning::default() })
 }
 
-/// Scratch of matrix products that lies in the allocator: that of Hopper, or of others.
-fn workspace(row: &Row) -> Bytes {
-    let hopper = ["H100", "H200", "H800", "GH200"].iter().any(|name| row.device.starts_with(name));
-    if hopper { Bytes(32 << 20) } else { Bytes(8_519_680) }
+/// Scratch of matrix products that lies in the allocator; a label may fit several devices with the same.
+fn workspace(row: &Row) -> Result<Bytes, String> {
+    let unknown =
+        || format!("the device, which decides the workspace of matrix products, is not known: {}", row.device);
+    let names = match hardware::find(&row.device) {
+        Ok(hardware) => return Ok(runtime::workspace(hardware)),
+        Err(HardwareError::Ambiguous { candidates, .. }) => candidates,
+        Err(_) => return Err(unknown()),
+    };
+    let mut all = names.into_iter().filter_map(|name| hardware::find(name).ok()).map(runtime::workspace);
+    let first = all.next().ok_or_else(unknown)?;
+    if all.all(|other| other == first) { Ok(first) } else { Err(unknown()) }
 }
 
-/// Buckets in which nanotron's replicas add up gradients in 16 bits, where nothing is sharded.
-fn buckets(row: &Row, sharding: Sharding, params: &[nn::step::ParamInfo], assumed: &mut Vec<String>) -> u64 {
-    if row.source != "ultrascale" || sharding.zero > 0 || sharding.dp < 2 {
-        return 0;
+/// Bytes of an element of a 16-bit bucket or copy.
+const NARROW: u64 = 2;
+/// Bytes after which `DistributedDataParallel` closes its first bucket, and the others (`bucket_cap_mb`).
+const BUCKETS: [u64; 2] = [1 << 20, 25 << 20];
+
+/// What replicas hold beside the step, as the code of the row's source has it.
+fn beside(row: &Row, sharding: Sharding, params: &[ParamInfo], assumed: &mut Vec<String>) -> Beside {
+    let mut beside = Beside::default();
+    if sharding.dp < 2 {
+        return beside;
     }
-    assumed.push("buckets of all gradients in 16 bits, as DistributedDataParallel has".to_owned());
-    params.iter().map(|param| 2 * param.elements).sum()
+    if sharding.zero == 0 && follow(row, Of::Buckets, assumed).is_some() {
+        beside.held = buckets(params);
+    }
+    if (1..3).contains(&sharding.zero) && follow(row, Of::Gather, assumed).is_some() {
+        // The shard in one piece, those of all, and these in one piece.
+        let shard: u64 = params.iter().map(|param| NARROW * param.elements.div_ceil(sharding.dp)).sum();
+        beside.after_update.push(shard);
+        beside.after_update.extend((0..sharding.dp).map(|_| shard));
+        beside.after_update.push(shard.saturating_mul(sharding.dp));
+    }
+    beside
+}
+
+/// Sizes of the buckets of gradients: parameters in reverse, each bucket closed once it is full.
+fn buckets(params: &[ParamInfo]) -> Vec<u64> {
+    let (mut all, mut open) = (Vec::new(), 0);
+    for param in params.iter().rev().filter(|param| param.trainable) {
+        open += NARROW * param.elements;
+        if open >= BUCKETS[usize::from(!all.is_empty())] {
+            all.push(std::mem::take(&mut open));
+        }
+    }
+    all.extend(Some(open).filter(|open| *open > 0));
+    all
 }
 
 /// Rows that are formulas themselves: Korthikanti et al. 2022, of the first of `p` stages.
@@ -431,6 +472,7 @@ mod tests {
             precision: "BF16 pure".to_owned(),
             recompute: "none".to_owned(),
             optimizer: "AdamW fused".to_owned(),
+            device: "A100-80GB".to_owned(),
             memory: Reading::parse("0.5"),
             memory_kind: "allocated".to_owned(),
             ..Row::default()
@@ -469,6 +511,7 @@ mod tests {
             (Row { kind: "qlora".to_owned(), precision: "4-bit base".to_owned(), ..run() }, "format of packed"),
             (Row { notes: "unpacked".to_owned(), ..run() }, "not packed"),
             (Row { micro_batch: None, ..run() }, "no micro-batch"),
+            (Row { memory_kind: "reserved".to_owned(), device: "B9000".to_owned(), ..run() }, "not known: B9000"),
         ] {
             let problem = peak(&row).unwrap_err();
             assert!(problem.contains(why), "{why}: {problem}");

@@ -9,6 +9,7 @@
 //! | `architecture` | the model a row describes |
 //! | `conventions` | ways of counting, by the words of the sources |
 //! | `facts` | what the trace of a model says in their terms |
+//! | `recipe` | what the code of a source does that its rows do not say |
 //! | `memory` | the peak of a row's step |
 //! | `judge` | a row against its prediction |
 //! | `report` | the answer |
@@ -18,11 +19,11 @@ mod conventions;
 mod facts;
 mod judge;
 mod memory;
+mod recipe;
 mod report;
 mod row;
 
-pub use conventions::{Convention, Count, Pairs, Passes, Terms, Weights};
 pub use judge::{Compared, Judge, Judged, Quantity};
 pub use memory::PeakKind;
-pub use report::{FLOP_BOUND, Listed, Request};
+pub use report::{Listed, Request};
 pub use row::{Layout, NEEDED, Reading, Row, Sizes, Wrong};

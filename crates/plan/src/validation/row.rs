@@ -143,8 +143,6 @@ pub struct Row {
     pub recompute: String,
     /// Optimizer.
     pub optimizer: String,
-    /// Kernel of attention.
-    pub attention: String,
     /// What lies on the host.
     pub offload: String,
     /// Tokens per second of one device.
@@ -267,7 +265,6 @@ impl Row {
             precision: c.text("precision"),
             recompute: c.text("recompute"),
             optimizer: c.text("optimizer"),
-            attention: c.text("attention"),
             offload: c.text("offload"),
             rate: c.reading("tokens_per_s_per_gpu"),
             tflops: c.reading("tflops_per_gpu"),
