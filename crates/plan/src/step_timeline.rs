@@ -52,8 +52,12 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
     // What an allocation finds gathered stays until the next one, as in the timeline.
     let mut around = (0, 0);
     let mut update = marks.iter().find(|mark| mark.name.starts_with("opt"));
+    let mut ended = Vec::with_capacity(marks.len());
     for at in 0..last.memory as usize {
         let event = trace.memory[at];
+        while marks.get(ended.len() + 1).is_some_and(|next| next.memory as usize <= at) {
+            ended.push(samples.len().checked_sub(1));
+        }
         let storage = event.storage.0 as usize;
         if let Some(mark) = update.take_if(|mark| mark.memory as usize <= at) {
             // Nothing is gathered for the update, which may allocate nothing that would say so.
@@ -105,11 +109,13 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         })
         .collect();
     let at = |op: u32| slices.get((op as usize).saturating_sub(first_op)).map_or(now, |slice| slice.start);
-    let ends = marks.iter().skip(1).chain([last]);
-    let stretches = marks.iter().zip(ends).map(|(mark, next)| Stretch {
+    ended.resize(marks.len(), samples.len().checked_sub(1));
+    let ends = marks.iter().skip(1).chain([last]).zip(ended);
+    let stretches = marks.iter().zip(ends).map(|(mark, (next, last_sample))| Stretch {
         name: stretch(&mark.name).to_owned(),
         start: at(mark.op),
         end: at(next.op),
+        last_sample,
     });
     StepTimeline {
         axis: if pace.is_some() { Axis::Seconds } else { Axis::Ops },
@@ -146,5 +152,60 @@ impl Pace {
     fn seconds(self, event: &OpEvent) -> f64 {
         let flop = (event.cost.matmul + event.cost.recomputed) as f64;
         (flop / self.flop).max(event.cost.traffic().get() as f64 / self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::ledger;
+    use crate::sharding::Sharding;
+    use nn::step::{Precision, StepOptions, Until};
+    use nn::{Objective, Offload, Profile, Recompute};
+    use tensor::CastLists;
+
+    /// The last moment of a stretch has what its phase of the ledger leaves, not what the next one begins with.
+    #[test]
+    fn stretches_end_where_their_phases_do() {
+        let (name, text) = crate::presets::find("gpt2").unwrap();
+        let set = [("n_layer".to_owned(), "2".to_owned())];
+        let model = Model::from_text(name, name, text.as_bytes(), &set, None).unwrap();
+        for (profile, grad_accum_steps) in [(Profile::Fused, 1), (Profile::HfEager, 2)] {
+            let options = StepOptions {
+                batch: 2,
+                seq_len: 64,
+                profile,
+                precision: Precision::Bf16Mixed,
+                optimizer: "adamw".parse().unwrap(),
+                recompute: Recompute::None,
+                grad_accum_steps,
+                autocast: CastLists::Cuda,
+                steps: 2,
+                warm: false,
+                dropout: false,
+                objective: Objective::DEFAULT,
+                offload: Offload::NONE,
+                until: Until::Optimizer,
+            };
+            let request = Request {
+                options,
+                sharding: Sharding::default(),
+                hardware: None,
+                runtime: Bytes::ZERO,
+                runtime_given: true,
+                process: None,
+                depth: 1,
+                timeline: true,
+            };
+            let (ledger, traced) = ledger(&model, &request).unwrap();
+            let timeline = of(&model, &traced, &ledger, &request);
+            let phases = &ledger.phases[steady(&ledger.phases)];
+            // The last phase ends with the step.
+            assert_eq!(timeline.stretches.len(), phases.len());
+            for (stretch, phase) in timeline.stretches.iter().zip(phases) {
+                let sample = &timeline.samples[stretch.last_sample.unwrap()];
+                assert_eq!(sample.total(), phase.end_by_role.iter().sum::<u64>(), "{} {}", stretch.name, phase.name);
+            }
+        }
     }
 }

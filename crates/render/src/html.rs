@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use plan::report::{Report, Sample, StepTimeline};
+use plan::report::{Report, Sample, StepTimeline, Stretch};
 use units::Bytes;
 
 use crate::format::{Units, memory, phrase, piece};
@@ -64,18 +64,15 @@ pub fn html(report: &Report, units: Units) -> Option<String> {
 
 /// The buckets at the peak and at the end of each stretch: the same as the drawing, in numbers, and its key.
 fn buckets(timeline: &StepTimeline, units: Units) -> String {
-    let ends: Vec<&Sample> = timeline
-        .stretches
-        .iter()
-        .filter_map(|stretch| timeline.samples.iter().rfind(|sample| timeline.at(sample) <= stretch.end))
-        .collect();
+    let last = |stretch: &'_ Stretch| Some((stretch.name.clone(), timeline.samples.get(stretch.last_sample?)?));
+    let ends: Vec<(String, &Sample)> = timeline.stretches.iter().filter_map(last).collect();
     let mut out = "<table>\n<tr><th></th><th class=\"number\">at the peak</th>".to_owned();
-    for stretch in timeline.stretches.iter().take(ends.len()) {
-        let _ = write!(out, "<th class=\"number\">end of {}</th>", escape(&stretch.name));
+    for (name, _) in &ends {
+        let _ = write!(out, "<th class=\"number\">end of {}</th>", escape(name));
     }
     out.push_str("</tr>\n");
     let peak = timeline.samples.get(timeline.peak);
-    let all: Vec<&Sample> = peak.into_iter().chain(ends).collect();
+    let all: Vec<&Sample> = peak.into_iter().chain(ends.iter().map(|(_, sample)| *sample)).collect();
     let line = |out: &mut String, name: String, bytes: &dyn Fn(&Sample) -> u64| {
         let _ = write!(out, "<tr><th>{name}</th>");
         for sample in &all {

@@ -112,8 +112,8 @@ mod tests {
         report.timeline = Some(StepTimeline {
             buckets: vec!["parameters".to_owned(), "activations".to_owned()],
             stretches: vec![
-                Stretch { name: "forward".to_owned(), start: 0.0, end: 2.0 },
-                Stretch { name: "backward".to_owned(), start: 2.0, end: 3.0 },
+                Stretch { name: "forward".to_owned(), start: 0.0, end: 2.0, last_sample: None },
+                Stretch { name: "backward".to_owned(), start: 2.0, end: 3.0, last_sample: None },
             ],
             slices: vec![
                 op("linear", "model.layers.0", "forward", 0.0),

@@ -19,6 +19,8 @@ pub struct Stretch {
     pub start: f64,
     /// Where it ends.
     pub end: f64,
+    /// Index of its last moment; none if nothing changed in it or before it.
+    pub last_sample: Option<usize>,
 }
 
 /// An op of a step.
