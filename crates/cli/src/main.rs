@@ -84,8 +84,11 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
         }
         Err(error) => return Err(usage(&error).into()),
     };
-    if let commands::Command::Completions(completions) = &cli.command {
-        return output::print(&completions.script()).map(|()| Verdict::Answered);
+    if let Some((text, warnings)) = cli.command.text(&cli.output)? {
+        if !warnings.is_empty() {
+            output::problems(&warnings, false);
+        }
+        return output::print(&text).map(|()| Verdict::Answered);
     }
     let files: &[String] = if cli.command.makes_a_file() { &[] } else { &cli.output.output };
     let sink = output::Sink::new(&cli.output, files)?;

@@ -17,6 +17,7 @@ mod generate;
 mod hw;
 mod infer;
 mod inspect;
+mod layout;
 mod ledger;
 mod mfu;
 mod models;
@@ -48,6 +49,8 @@ pub enum Command {
     Flops(flops::Flops),
     /// Memory per device, line by line, at the peak
     Ledger(ledger::Ledger),
+    /// How a run is divided over devices: a layout checked, taken from an engine's configuration, or written as one
+    Layout(Box<layout::Layout>),
     /// What recomputation buys: bytes kept against work done again
     Recompute(recompute::Recompute),
     /// How long a run takes, what it costs, or which MFU a deadline asks for
@@ -95,7 +98,25 @@ pub enum Command {
 impl Command {
     /// True if `-o` names what the command makes instead of a file for its report.
     pub fn makes_a_file(&self) -> bool {
-        matches!(self, Self::Tokenize(_))
+        match self {
+            Self::Tokenize(_) => true,
+            Self::Layout(layout) => layout.export.is_some(),
+            _ => false,
+        }
+    }
+
+    /// What goes to standard output in place of a report, with what to warn about.
+    ///
+    /// # Errors
+    /// All that is wrong with the question.
+    pub fn text(&self, output: &OutputArgs) -> Result<Option<(String, Diagnostics)>, Diagnostics> {
+        match self {
+            Self::Completions(completions) => Ok(Some((completions.script(), Diagnostics::new()))),
+            Self::Layout(layout) if layout.is_configuration(output.json, &output.output) => {
+                layout.configuration().map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Answers it.
@@ -109,6 +130,7 @@ impl Command {
             Self::Params(params) => params.report(depth),
             Self::Flops(flops) => flops.report(depth),
             Self::Ledger(ledger) => ledger.report(output),
+            Self::Layout(layout) => layout.report(&output.output, output.force),
             Self::Recompute(recompute) => recompute.report(),
             Self::Time(time) => time.report(),
             Self::Fit(fit) => fit.report(),

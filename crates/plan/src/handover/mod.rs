@@ -76,6 +76,15 @@ impl Engine {
         }
     }
 
+    /// The number formats in which it usually trains.
+    pub const fn usual_precision(self) -> Precision {
+        match self {
+            Self::Megatron | Self::Nanotron => Precision::Bf16MasterFp32Grads,
+            Self::DeepSpeed => Precision::Bf16Master,
+            Self::Torchtitan | Self::Fsdp => Precision::Bf16Mixed,
+        }
+    }
+
     /// Its name as its makers write it.
     pub const fn title(self) -> &'static str {
         match self {

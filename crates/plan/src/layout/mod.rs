@@ -4,6 +4,7 @@
 //! farthest apart. Experts have groups of their own over the same ranks of a stage: `etp × ep × expert dp = tp × cp × dp`.
 
 mod check;
+pub mod report;
 
 pub use check::check;
 pub(crate) use check::moe;
@@ -179,6 +180,12 @@ impl Layout {
     /// Sequences of a step.
     pub const fn global_batch(&self) -> u64 {
         self.dp.saturating_mul(self.micro_batch).saturating_mul(self.grad_accum)
+    }
+
+    /// Gives every device to a replica; of a number that does not divide, the rest stays idle, which [`check`] refuses.
+    pub fn fill(&mut self, devices: u64) {
+        let shared = self.tp.saturating_mul(self.cp).saturating_mul(self.pp);
+        self.dp = (devices / shared.max(1)).max(1);
     }
 
     /// Blocks of each stage, in the order of the model: those given, or as even as can be, the first ones getting more.
