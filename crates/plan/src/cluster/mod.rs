@@ -11,6 +11,7 @@
 //! | [`pipeline`] | how long a pipeline takes, who waits, what it holds |
 //! | [`machine`] | how long a list of what a rank does takes |
 //! | [`step`] | how long a step takes, line by line |
+//! | [`traced`] | what a rank did in a trace |
 //! | [`shape`], [`published`] | what a rank does for models of published measurements, in closed form |
 //! | [`accuracy`] | how far that is from what was measured |
 //! | [`run`] | how long a run takes: steps, data, evaluations, saves, failures |
@@ -28,3 +29,4 @@ pub mod run;
 pub mod shape;
 pub mod step;
 pub mod topology;
+pub mod traced;

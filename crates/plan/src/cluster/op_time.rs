@@ -36,6 +36,11 @@ pub enum Work {
         /// Whether it is the gradient.
         backward: bool,
     },
+    /// Products of no one shape: small ones in a row, chunks, convolutions.
+    Mixed {
+        /// Multiplications and additions.
+        flop: f64,
+    },
     /// Anything that is as slow as memory.
     Moves,
 }
@@ -73,6 +78,7 @@ impl Piece {
                 let products = if backward { 5.0 } else { 2.0 };
                 products * 2.0 * heads as f64 * pairs * width as f64
             }
+            Work::Mixed { flop } => flop,
             Work::Moves => 0.0,
         }
     }
@@ -128,6 +134,7 @@ impl Device {
             + match piece.work {
                 Work::Moves => memory,
                 Work::Product { batch, m, n, k } => self.product(batch, m, n, k).max(memory),
+                Work::Mixed { flop } => (flop / self.products).max(memory),
                 Work::Attention { .. } => self.fused_attention(piece).max(memory),
             }
     }
