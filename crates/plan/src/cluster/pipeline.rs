@@ -51,7 +51,7 @@ pub struct Run {
 enum Pass {
     Forward { chunk: usize, micro_batch: usize },
     Backward { chunk: usize, micro_batch: usize },
-    Weights { chunk: usize, micro_batch: usize },
+    Weights { chunk: usize },
 }
 
 /// A number of micro-batches beyond which a pipeline is periodic, in units of its ranks; see [`Pipeline::seconds`].
@@ -102,20 +102,54 @@ impl Pipeline {
         bound
     }
 
+    /// A time that no run exceeds, but for interleaved ones, where it is none. That of `GPipe` is exact; that of 1F1B is exact for
+    /// equal stages without sends, and a good estimate where stages are nearly equal.
+    ///
+    /// One micro-batch goes through all stages and back; each of the others follows at the pace of the slowest pass forward
+    /// and the slowest pass backward (`GPipe`), or of the slowest ring: a stage and those behind it, up to another, pass on one
+    /// micro-batch for each place between them and one more, in the time of all their passes and of the sends between.
+    pub fn upper(&self) -> Option<f64> {
+        if self.schedule == Schedule::Interleaved && self.chunks() > 1 {
+            return None;
+        }
+        let whole = |stage: &StageTime| stage.forward + stage.backward + stage.weights;
+        let pace = if self.schedule == Schedule::GPipe {
+            let most = |of: fn(&StageTime) -> f64| self.stages.iter().map(of).fold(0.0, f64::max);
+            most(|stage| stage.forward) + most(|stage| stage.backward + stage.weights)
+        } else {
+            let mut pace: f64 = 0.0;
+            for first in 0..self.stages.len() {
+                let mut sum = 0.0;
+                for (more, stage) in self.stages[first..].iter().enumerate() {
+                    sum += whole(stage);
+                    pace = pace.max((sum + 2.0 * self.send * more as f64) / (more + 1) as f64);
+                }
+            }
+            pace
+        };
+        let through = self.stages.iter().map(whole).sum::<f64>() + 2.0 * self.send * (self.ranks - 1) as f64;
+        Some(through + (self.micro_batches.max(1) - 1) as f64 * pace)
+    }
+
     /// Seconds of a step, fast. As [`run`](Self::run) has it while micro-batches are few. Of many, a beginning is run and the
     /// rest is added as periods: exact once the pipeline has become periodic, and within 2 % where two stages are so nearly
     /// equal that it takes longer.
     pub fn seconds(&self) -> f64 {
         let (p, m) = (self.ranks, self.micro_batches);
+        if self.schedule == Schedule::GPipe
+            && let Some(exact) = self.upper()
+        {
+            return exact;
+        }
         if p == 1 {
             let whole: f64 = self.stages.iter().map(|stage| stage.forward + stage.backward + stage.weights).sum();
             return whole * m as f64;
         }
         let short = PERIODIC * p + m % p;
         if m <= short + p {
-            return self.run().seconds;
+            return self.simulate().end();
         }
-        let of = |micro_batches| Self { micro_batches, ..self.clone() }.run().seconds;
+        let of = |micro_batches| Self { micro_batches, ..self.clone() }.simulate().end();
         let (less, more) = (of(short), of(short + p));
         (less + (more - less) * ((m - short) / p) as f64).max(self.bound())
     }
@@ -127,7 +161,7 @@ impl Pipeline {
         let backwards = in_groups(p, m, v, true);
         let forward = |index: usize| Pass::Forward { chunk: forwards[index].0, micro_batch: forwards[index].1 };
         let backward = |index: usize| Pass::Backward { chunk: backwards[index].0, micro_batch: backwards[index].1 };
-        let weights = |index: usize| Pass::Weights { chunk: backwards[index].0, micro_batch: backwards[index].1 };
+        let weights = |index: usize| Pass::Weights { chunk: backwards[index].0 };
         let total = m * v;
         let warm_up = match self.schedule {
             Schedule::GPipe => total,
@@ -157,23 +191,37 @@ impl Pipeline {
 
     /// Runs the pipeline, pass by pass.
     pub fn run(&self) -> Run {
+        let Clock { now, busy, last_backward } = self.simulate();
+        let seconds = now.iter().copied().fold(0.0, f64::max);
+        Run {
+            seconds,
+            idle: busy.iter().map(|busy| seconds - busy).collect(),
+            in_flight: (0..self.ranks).map(|rank| self.in_flight(rank)).collect(),
+            last_backward,
+        }
+    }
+
+    fn simulate(&self) -> Clock {
         let (p, m) = (self.ranks, self.micro_batches);
         let stages = self.stages.len();
+        let split = self.split();
         let orders: Vec<Vec<Pass>> = (0..p).map(|rank| self.order(rank)).collect();
         let mut forward = vec![f64::NAN; stages * m];
         let mut backward = vec![f64::NAN; stages * m];
-        let (mut next, mut now, mut busy) = (vec![0usize; p], vec![0.0f64; p], vec![0.0f64; p]);
-        let mut last_backward = vec![0.0f64; p];
+        let mut next = vec![0usize; p];
+        let mut clock = Clock { now: vec![0.0; p], busy: vec![0.0; p], last_backward: vec![0.0; p] };
         loop {
             let mut moved = false;
             for rank in 0..p {
+                let mut now = clock.now[rank];
                 while let Some(pass) = orders[rank].get(next[rank]) {
-                    let (ready, seconds) = match *pass {
+                    let (ready, seconds, done) = match *pass {
                         Pass::Forward { chunk, micro_batch } => {
                             let stage = chunk * p + rank;
-                            let ready =
-                                if stage == 0 { 0.0 } else { forward[(stage - 1) * m + micro_batch] + self.send };
-                            (ready, self.stages[stage].forward)
+                            let before =
+                                stage.checked_sub(1).map(|before| forward[before * m + micro_batch] + self.send);
+                            let done = Some(&mut forward[stage * m + micro_batch]);
+                            (before.unwrap_or(0.0), self.stages[stage].forward, done)
                         }
                         Pass::Backward { chunk, micro_batch } => {
                             let stage = chunk * p + rank;
@@ -182,41 +230,47 @@ impl Pipeline {
                             } else {
                                 backward[(stage + 1) * m + micro_batch] + self.send
                             };
-                            let StageTime { backward, weights, .. } = self.stages[stage];
-                            (ready, if self.split() { backward } else { backward + weights })
+                            let time = &self.stages[stage];
+                            let seconds = if split { time.backward } else { time.backward + time.weights };
+                            (ready, seconds, Some(&mut backward[stage * m + micro_batch]))
                         }
-                        Pass::Weights { chunk, .. } => (0.0, self.stages[chunk * p + rank].weights),
+                        Pass::Weights { chunk } => (0.0, self.stages[chunk * p + rank].weights, None),
                     };
                     if ready.is_nan() {
                         break;
                     }
-                    let end = now[rank].max(ready) + seconds;
-                    match *pass {
-                        Pass::Forward { chunk, micro_batch } => forward[(chunk * p + rank) * m + micro_batch] = end,
-                        Pass::Backward { chunk, micro_batch } => backward[(chunk * p + rank) * m + micro_batch] = end,
-                        Pass::Weights { .. } => {}
+                    now = now.max(ready) + seconds;
+                    if let Some(done) = done {
+                        *done = now;
                     }
                     if !matches!(pass, Pass::Forward { .. }) {
-                        last_backward[rank] = end;
+                        clock.last_backward[rank] = now;
                     }
-                    now[rank] = end;
-                    busy[rank] += seconds;
+                    clock.busy[rank] += seconds;
                     next[rank] += 1;
                     moved = true;
                 }
+                clock.now[rank] = now;
             }
             if !moved {
                 break;
             }
         }
         debug_assert!((0..p).all(|rank| next[rank] == orders[rank].len()), "a schedule waits for itself");
-        let seconds = now.iter().copied().fold(0.0, f64::max);
-        Run {
-            seconds,
-            idle: busy.iter().map(|busy| seconds - busy).collect(),
-            in_flight: (0..p).map(|rank| self.in_flight(rank)).collect(),
-            last_backward,
-        }
+        clock
+    }
+}
+
+/// Where each rank is: its time, how much of it was work, when its last backward pass ended.
+struct Clock {
+    now: Vec<f64>,
+    busy: Vec<f64>,
+    last_backward: Vec<f64>,
+}
+
+impl Clock {
+    fn end(&self) -> f64 {
+        self.now.iter().copied().fold(0.0, f64::max)
     }
 }
 
@@ -331,6 +385,26 @@ mod tests {
         // until the first gradient is back, and it has one forward pass of 2 to fill that.
         let run = pipeline.run();
         assert!(close(run.seconds, 64.0 * 6.0 + 2.0 * 3.0 + (3.0 - 2.0)), "{}", run.seconds);
+    }
+
+    #[test]
+    fn runs_lie_between_their_bounds() {
+        for seed in 0..200 {
+            for schedule in [Schedule::GPipe, Schedule::OneFOneB, Schedule::ZeroBubble] {
+                for (p, m) in [(1, 1), (2, 1), (2, 9), (4, 3), (4, 40), (8, 64)] {
+                    let pipeline = uneven(seed, schedule, p, 1, m);
+                    let (run, upper) = (pipeline.run().seconds, pipeline.upper().unwrap());
+                    assert!(run <= upper * (1.0 + 1e-12), "{schedule} {p} {m} {seed}: {run} {upper}");
+                    assert!(schedule != Schedule::GPipe || close(run, upper), "{p} {m} {seed}: {run} {upper}");
+                }
+            }
+        }
+        for (p, m) in [(1, 5), (4, 8), (8, 64)] {
+            let pipeline = equal(Schedule::OneFOneB, p, 1, m, TIME);
+            let upper = pipeline.upper().unwrap();
+            assert!(close(upper, pipeline.run().seconds) && close(pipeline.bound(), upper));
+        }
+        assert_eq!(equal(Schedule::Interleaved, 4, 2, 8, TIME).upper(), None);
     }
 
     #[test]

@@ -95,7 +95,18 @@ impl StepTime {
 impl Step {
     /// Seconds of the step on a machine, line by line.
     pub fn time(&self, machine: &Machine) -> StepTime {
-        let seconds = self.pipeline(machine).seconds();
+        self.lines(machine, self.pipeline(machine).seconds())
+    }
+
+    /// The same without running the pipeline, where there is a closed form that none exceeds
+    /// ([`Pipeline::upper`]): for comparing many layouts.
+    pub fn time_closed(&self, machine: &Machine) -> StepTime {
+        let pipeline = self.pipeline(machine);
+        self.lines(machine, pipeline.upper().unwrap_or_else(|| pipeline.seconds()))
+    }
+
+    /// The lines of a step whose pipeline takes `seconds`.
+    fn lines(&self, machine: &Machine, seconds: f64) -> StepTime {
         let busy = |rank: &Rank| -> f64 { rank.stages.iter().map(|passes| self.whole(machine, passes)).sum() };
         let busiest = self.ranks.iter().map(busy).fold(0.0, f64::max) * self.micro_batches as f64;
         let updates = self.ranks.iter().map(|rank| {
@@ -220,6 +231,18 @@ mod tests {
         // 3.015 GB at nine tenths of 3,350 GB/s, and one kernel.
         assert!((time.optimizer - 1e-3 - 4e-6).abs() < 1e-6, "{}", time.optimizer);
         assert!(time.stragglers > 0.0 && time.seconds() > time.passes + time.bubble);
+    }
+
+    #[test]
+    fn the_closed_form_is_that_of_equal_stages_and_never_shorter() {
+        let machine = machine(DEGREES);
+        let mut step = step(Sync::Behind);
+        let seconds = |step: &Step| (step.time(&machine).seconds(), step.time_closed(&machine).seconds());
+        let (run, closed) = seconds(&step);
+        assert!((run / closed - 1.0).abs() < 1e-3, "{run} {closed}");
+        step.ranks[2].stages[0] = passes(0.2);
+        let (run, closed) = seconds(&step);
+        assert!(closed >= run && closed < 1.1 * run, "{run} {closed}");
     }
 
     #[test]
