@@ -1,6 +1,6 @@
 //! Fits the constants of the model of time that are marked `fitted` in `data/time`, on rows marked `fit` alone:
 //!
-//!     cargo run --release -p napkin-plan --example fit_time
+//!     cargo run --release -p napkin-plan --example fit_time [Hopper]
 //!
 //! prints, for each architecture, the values that stand in its file, those that fit best, and errors on the rows that were
 //! used. Rows whose network was slower than it should be are left out.
@@ -23,7 +23,9 @@ const STEPS: usize = 300;
 
 fn main() {
     let rows: Vec<Measured> = table(TABLE).into_iter().filter(|row| row.fit && !row.slow).collect();
-    for family in families() {
+    let wanted = std::env::args().nth(1);
+    for family in families().iter().filter(|family| wanted.as_ref().is_none_or(|wanted| *wanted == family.architecture))
+    {
         let own: Vec<&Measured> =
             rows.iter().filter(|row| Family::of(row.hardware).architecture == family.architecture).collect();
         if own.is_empty() {

@@ -42,19 +42,19 @@ fn peak(row: &Measured) -> Option<f64> {
 /// The utilization that fits rows best: the median of theirs.
 pub fn fitted_mfu<'a>(rows: impl IntoIterator<Item = &'a Measured>) -> Option<f64> {
     let mut of: Vec<f64> =
-        rows.into_iter().filter_map(|row| Some(row.model_flop() / row.seconds / peak(row)?)).collect();
+        rows.into_iter().filter_map(|row| Some(row.model_flop()? / row.seconds / peak(row)?)).collect();
     of.sort_by(f64::total_cmp);
     of.get(of.len() / 2).copied()
 }
 
 /// Error of one utilization for all.
 pub fn error_at_mfu(row: &Measured, mfu: f64) -> Option<f64> {
-    Some(row.model_flop() / (peak(row)? * mfu) / row.seconds - 1.0)
+    Some(row.model_flop()? / (peak(row)? * mfu) / row.seconds - 1.0)
 }
 
 /// Error of six FLOP for each parameter and token, at 40 % of the peak.
 pub fn error_of_six_nd(row: &Measured) -> Option<f64> {
-    Some(6.0 * row.parameters() * row.tokens() / (peak(row)? * 0.4) / row.seconds - 1.0)
+    Some(6.0 * row.parameters()? * row.tokens() / (peak(row)? * 0.4) / row.seconds - 1.0)
 }
 
 /// By how much the layout that would have been chosen is slower than the best that was measured: for each group of rows of

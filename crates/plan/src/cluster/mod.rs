@@ -12,7 +12,7 @@
 //! | [`machine`] | how long a list of what a rank does takes |
 //! | [`step`] | how long a step takes, line by line |
 //! | [`traced`] | what a rank did in a trace |
-//! | [`shape`], [`published`] | what a rank does for models of published measurements, in closed form |
+//! | [`shape`], [`experts`], [`published`] | what a rank does for models of published measurements, in closed form |
 //! | [`accuracy`] | how far that is from what was measured |
 //! | [`run`] | how long a run takes: steps, data, evaluations, saves, failures |
 //! | [`constants`], [`network`] | which numbers that rests on, and who says so |
@@ -20,6 +20,7 @@
 pub mod accuracy;
 pub mod collective_time;
 pub mod constants;
+pub mod experts;
 pub mod machine;
 pub mod network;
 pub mod op_time;

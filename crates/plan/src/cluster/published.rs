@@ -7,6 +7,7 @@ use units::BytesPerSecond;
 
 use super::collective_time::{BusBandwidth, Collective};
 use super::constants::{Family, rules};
+use super::experts::{self, Experts, Stage};
 use super::machine::{Cost, Item, Machine, Parts, Talk};
 use super::network;
 use super::op_time::Piece;
@@ -55,6 +56,8 @@ pub struct Measured {
     pub precision: Precision,
     /// The model.
     pub shape: Shape,
+    /// Its experts, if it has any.
+    pub experts: Option<Experts>,
     /// How it is divided.
     pub degrees: Degrees,
     /// Runs of blocks of a rank.
@@ -96,7 +99,7 @@ fn hardware_of(label: &str) -> Option<&'static Hardware> {
 }
 
 impl Measured {
-    /// Reads a row, cell by column; nothing for one without a time, or of a model or a device that is not known here.
+    /// Reads a row, cell by column; nothing for one without a time, or of a device that is not known here.
     pub fn read<'a>(cell: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let text = |name: &str| cell(name).unwrap_or("").trim();
         let count = |name: &str| text(name).parse::<u64>().ok();
@@ -143,6 +146,21 @@ impl Measured {
             // quotient; a fused loss reads and writes them once forward and once backward.
             loss_bytes: if framework == Framework::MegatronTransformerEngine { 8.0 } else { 40.0 },
         };
+        let experts = match count("n_experts") {
+            None => None,
+            Some(number) => Some(Experts {
+                count: number,
+                top_k: count("topk")?,
+                width: count("d_ff_expert")?,
+                shared: count("d_ff_shared")?,
+                dense: count("n_dense_layers")?,
+                q_rank: count("q_lora_rank")?,
+                kv_rank: count("kv_lora_rank")?,
+                nope: count("qk_nope")?,
+                rope: count("qk_rope")?,
+                value: count("v_head_dim")?,
+            }),
+        };
         let rate = |name: &str| positive(name).map(|rate| rate * 1e9);
         let bus = rate("ar_busbw_world_GBps").zip(rate("ag_busbw_world_GBps"));
         Some(Self {
@@ -151,7 +169,8 @@ impl Measured {
             hardware: hardware_of(text("gpu"))?,
             precision: if framework == Framework::MegatronDeepSpeed { Precision::Fp16 } else { Precision::Bf16 },
             shape,
-            degrees: Degrees { tp, cp, dp: count("dp")?, pp: count("pp")?, ep: 1, etp: 1 },
+            experts,
+            degrees: Degrees { tp, cp, dp: count("dp")?, pp: count("pp")?, ep: count("ep").unwrap_or(1), etp: 1 },
             virtual_stages: count("vp").unwrap_or(1).max(1),
             share,
             micro_batches: count("grad_accum")?,
@@ -193,7 +212,7 @@ impl Measured {
     /// Seconds of its step, line by line.
     pub fn predict(&self, family: &Family) -> Option<StepTime> {
         let machine = self.machine(family)?;
-        Some(self.step(&machine).time(&machine))
+        Some(self.step(&machine)?.time(&machine))
     }
 
     /// Tokens of a step.
@@ -201,18 +220,28 @@ impl Measured {
         (self.degrees.dp * self.share.micro_batch * self.micro_batches * self.shape.seq) as f64
     }
 
-    /// FLOP of a step: six for each parameter of a matrix product and token, and attention in full.
-    pub fn model_flop(&self) -> f64 {
+    /// FLOP of a step: six for each parameter of a matrix product that a token goes through, and attention in full.
+    pub fn model_flop(&self) -> Option<f64> {
         let shape = &self.shape;
-        let products = shape.layers as f64 * shape.block_parameters() + shape.embedding_parameters();
-        let attention = 12.0 * (shape.layers * shape.heads * shape.head * shape.seq) as f64;
-        self.tokens() * (6.0 * products + attention)
+        let (products, head) = match &self.experts {
+            None => (shape.layers as f64 * shape.block_parameters() + shape.embedding_parameters(), shape.head as f64),
+            Some(experts) => {
+                let (_, active) = experts::totals(shape, experts)?;
+                let head = (experts.nope + experts.rope + experts.value) as f64 / 2.0;
+                (active - shape.embedding_parameters(), head)
+            }
+        };
+        let attention = 12.0 * (shape.layers * shape.heads * shape.seq) as f64 * head;
+        Some(self.tokens() * (6.0 * products + attention))
     }
 
-    /// Parameters, without norms and biases.
-    pub fn parameters(&self) -> f64 {
+    /// Parameters that a token goes through, without norms and biases where there are no experts.
+    pub fn parameters(&self) -> Option<f64> {
+        if let Some(experts) = &self.experts {
+            return experts::totals(&self.shape, experts).map(|(_, active)| active);
+        }
         let copies = if self.shape.tied { 1.0 } else { 2.0 };
-        self.shape.layers as f64 * self.shape.block_parameters() + copies * self.shape.embedding_parameters()
+        Some(self.shape.layers as f64 * self.shape.block_parameters() + copies * self.shape.embedding_parameters())
     }
 
     /// Blocks of each stage in the order of the model.
@@ -239,59 +268,73 @@ impl Measured {
     }
 
     /// What each rank of the pipeline does: blocks, embedding, head, and once in a step its update.
-    pub fn step(&self, machine: &Machine) -> Step {
+    ///
+    /// Nothing where the layout cannot divide the model.
+    pub fn step(&self, machine: &Machine) -> Option<Step> {
         let blocks = self.blocks();
-        let (pp, stages) = (self.degrees.pp as usize, blocks.len());
-        let passes = |part: &Part| Passes {
-            forward: machine.cost(&part.forward),
-            backward: machine.cost(&part.backward),
-            weights: machine.cost(&part.weights),
+        let pp = self.degrees.pp as usize;
+        let stages = match &self.experts {
+            None => self.ops_of_stages(&blocks, machine),
+            Some(experts) => experts::stages(&self.shape, experts, &self.share, self.degrees.ep, &blocks, machine)?,
         };
-        let block = passes(&block(&self.shape, &self.share));
         let own = rules().of_framework(self.framework.name(), "pass_ops");
         let own = machine.cost(&[Item::Op(Piece { launches: own, ..Piece::moves(0.0) })]);
         let own = Passes { forward: own, backward: own, weights: Cost::default() };
-        let (first, last) = (passes(&embedding(&self.shape, &self.share)), passes(&head(&self.shape, &self.share)));
         let ranks = (0..pp)
             .map(|rank| {
-                let mut parameters = 0.0;
-                let mut update_blocks = 0;
-                let stages = (rank..stages)
-                    .step_by(pp)
-                    .map(|stage| {
-                        let count = blocks[stage];
-                        update_blocks += count;
-                        parameters += count as f64 * self.shape.block_parameters();
-                        let mut sum = plus(&times(&block, count as f64), &own);
-                        if stage == 0 {
-                            sum = plus(&sum, &first);
-                            parameters += self.shape.embedding_parameters();
-                        }
-                        if stage + 1 == stages {
-                            sum = plus(&sum, &last);
-                            if !self.shape.tied || stages > 1 {
-                                parameters += self.shape.embedding_parameters();
-                            }
-                        }
-                        sum
-                    })
-                    .collect();
+                let held = || stages.iter().skip(rank).step_by(pp);
+                let sum = |of: fn(&Stage) -> f64| held().map(of).sum::<f64>();
+                let (parameters, experts) = (sum(|stage| stage.parameters), sum(|stage| stage.experts));
                 let both_ends = self.shape.tied && pp > 1 && (rank == 0 || rank + 1 == pp);
-                Rank { stages, update: self.update(parameters / self.share.tp as f64, update_blocks, both_ends) }
+                Rank {
+                    stages: held().map(|stage| plus(&stage.passes, &own)).collect(),
+                    update: self.update(parameters, experts, blocks.iter().skip(rank).step_by(pp).sum(), both_ends),
+                }
             })
             .collect();
         let tokens = self.share.micro_batch * self.shape.seq / self.share.cp;
-        Step {
+        Some(Step {
             ranks,
             schedule: if self.virtual_stages > 1 { Schedule::Interleaved } else { Schedule::OneFOneB },
             micro_batches: self.micro_batches,
             boundary: tokens as f64 * self.shape.width as f64 * 2.0 / self.share.tp as f64,
             waits: self.framework == Framework::Nanotron,
-        }
+        })
     }
 
-    /// What a rank of `parameters` does once in a step.
-    fn update(&self, parameters: f64, blocks: u64, both_ends: bool) -> Update {
+    /// The stages of a model without experts, in closed form.
+    fn ops_of_stages(&self, blocks: &[u64], machine: &Machine) -> Vec<Stage> {
+        let (shape, share) = (&self.shape, &self.share);
+        let passes = |part: &Part| Passes {
+            forward: machine.cost(&part.forward),
+            backward: machine.cost(&part.backward),
+            weights: machine.cost(&part.weights),
+        };
+        let (one, first, last) =
+            (passes(&block(shape, share)), passes(&embedding(shape, share)), passes(&head(shape, share)));
+        let table = shape.embedding_parameters();
+        let ends = blocks.len() - 1;
+        let stage = |(stage, count): (usize, &u64)| {
+            let mut held = Stage {
+                passes: times(&one, *count as f64),
+                parameters: *count as f64 * shape.block_parameters(),
+                experts: 0.0,
+            };
+            if stage == 0 {
+                held.passes = plus(&held.passes, &first);
+                held.parameters += table;
+            }
+            if stage == ends {
+                held.passes = plus(&held.passes, &last);
+                held.parameters += if shape.tied && ends == 0 { 0.0 } else { table };
+            }
+            Stage { parameters: held.parameters / share.tp as f64, ..held }
+        };
+        blocks.iter().enumerate().map(stage).collect()
+    }
+
+    /// What a rank of `parameters`, and of `experts` of them in experts of its own, does once in a step.
+    fn update(&self, parameters: f64, experts: f64, blocks: u64, both_ends: bool) -> Update {
         let replicas = (self.degrees.dp * self.degrees.cp) as f64;
         let talk = |collective, bytes| Talk { collective, bytes, axis: Axis::Replicas };
         let mut gradients = Vec::new();
@@ -316,6 +359,9 @@ impl Measured {
             Framework::MegatronTransformerEngine => {
                 gradients.push(talk(Collective::ReduceScatter, 4.0 * parameters));
                 gathered.push(talk(Collective::AllGather, 2.0 * parameters));
+                let of_experts = |collective, bytes| Talk { collective, bytes, axis: Axis::ExpertDp };
+                gradients.push(of_experts(Collective::ReduceScatter, 4.0 * experts));
+                gathered.push(of_experts(Collective::AllGather, 2.0 * experts));
             }
         }
         if both_ends {
@@ -325,7 +371,8 @@ impl Measured {
         }
         // Gradient norm; then parameter, gradient and two states are read, the first and the states written, and the 16-bit
         // copy; the buffer of gradients is cleared.
-        let bytes = 4.0 * parameters + (16.0 + 12.0 + 2.0) * parameters / divided + 4.0 * parameters;
+        let copies = if self.zero { replicas / self.degrees.ep as f64 } else { 1.0 };
+        let bytes = 8.0 * (parameters + experts) + (16.0 + 12.0 + 2.0) * (parameters / divided + experts / copies);
         let tensors = TENSORS * blocks as f64 + 2.0;
         let optimizer = vec![Item::Op(Piece { launches: tensors + slices, ..Piece::moves(bytes) })];
         Update { gradients, sync, optimizer, parameters: gathered }
@@ -410,7 +457,7 @@ mod tests {
     #[test]
     fn parameters_are_those_of_the_source() {
         // 1.34 G: without norms, 16 blocks and one table.
-        assert!((row(&[]).parameters() / 1.342e9 - 1.0).abs() < 1e-3);
+        assert!((row(&[]).parameters().unwrap() / 1.342e9 - 1.0).abs() < 1e-3);
     }
 
     #[test]
