@@ -42,6 +42,12 @@ pub struct Layout {
     /// Take the layout from a JSON file of `DeepSpeed`
     #[arg(long, value_name = "FILE", group = "from")]
     pub from_deepspeed: Option<String>,
+    /// Take the layout from a YAML file of accelerate with FSDP
+    #[arg(long, value_name = "FILE", group = "from")]
+    pub from_fsdp: Option<String>,
+    /// Take the layout from a YAML file of nanotron
+    #[arg(long, value_name = "FILE", group = "from")]
+    pub from_nanotron: Option<String>,
     /// Write the configuration of megatron, torchtitan, deepspeed, fsdp or nanotron: to standard output, or to the file of -o
     #[arg(long, value_name = "ENGINE")]
     pub export: Option<String>,
@@ -238,6 +244,8 @@ impl Layout {
             (Engine::Megatron, &self.from_megatron_args),
             (Engine::Torchtitan, &self.from_torchtitan),
             (Engine::DeepSpeed, &self.from_deepspeed),
+            (Engine::Fsdp, &self.from_fsdp),
+            (Engine::Nanotron, &self.from_nanotron),
         ];
         let (engine, file) = files.into_iter().find_map(|(engine, file)| Some((engine, file.as_deref()?)))?;
         let text = read.take(text::load(file, MOST_BYTES, false))?;

@@ -10,8 +10,8 @@
 //! | Megatron-LM | arguments in a shell script | comments | yes |
 //! | torchtitan up to 0.2 (from 0.3 on it has no TOML) | TOML | comments | yes |
 //! | DeepSpeed | JSON | under the key `napkin`, which DeepSpeed does not look at | yes |
-//! | FSDP2 by accelerate | YAML | comments | no |
-//! | nanotron | YAML | comments | no |
+//! | FSDP2 by accelerate | YAML | comments | yes, FSDP1 too |
+//! | nanotron | YAML | comments | yes |
 //!
 //! | code | says |
 //! |---|---|
@@ -35,6 +35,7 @@ mod reading;
 pub mod settings;
 pub mod shape;
 mod torchtitan;
+mod yaml;
 
 use nn::spec::ModelSpec;
 use nn::step::Precision;
@@ -175,17 +176,14 @@ pub fn export(engine: Engine, layout: &Layout, run: &Run<'_>) -> Result<Export, 
 /// Takes the layout out of the configuration of an engine.
 ///
 /// # Errors
-/// `T0490` for engines whose configurations are not read; `T0494` to `T0496` for what is wrong with the text or missing.
+/// `T0494` to `T0496` for what is wrong with the text or missing, `T0490` for what of an engine is not read.
 pub fn read(engine: Engine, text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
     match engine {
         Engine::Megatron => megatron::read(text, around),
         Engine::Torchtitan => torchtitan::read(text, around),
         Engine::DeepSpeed => deepspeed::read(text, around),
-        Engine::Fsdp | Engine::Nanotron => {
-            Err(Diagnostic::error("T0490", format!("configurations of {} are not read", engine.title()))
-                .help("those of megatron, torchtitan and deepspeed are")
-                .into())
-        }
+        Engine::Fsdp => fsdp::read(text, around),
+        Engine::Nanotron => nanotron::read(text, around),
     }
 }
 

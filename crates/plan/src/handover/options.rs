@@ -52,6 +52,7 @@ impl Known {
             | (Kind::Int, Setting::Int(_))
             | (Kind::Str, Setting::Text(_) | Setting::Int(_)) => true,
             (Kind::Choice, Setting::Text(word)) => listed(word),
+            (Kind::Choice, Setting::Bool(value)) => listed(&value.to_string()),
             (Kind::Choice, Setting::Int(number)) => listed(&number.to_string()),
             (Kind::List, Setting::List(words)) => words.iter().all(|word| match word {
                 Setting::Text(word) => listed(word),

@@ -48,6 +48,7 @@ pub(super) struct Values<'a> {
     around: &'a Around<'a>,
     text: &'a str,
     entries: BTreeMap<String, Entry>,
+    capitals: Option<&'static str>,
     /// What is wrong so far.
     pub problems: Diagnostics,
 }
@@ -68,15 +69,24 @@ impl<'a> Values<'a> {
             let problem = Diagnostic::error("T0494", format!("`{}` has {} bytes", around.file, text.len()));
             return Err(problem.help(format!("configurations of at most {MAX_BYTES} bytes are read")).into());
         }
-        Ok(Self { engine, around, text, entries: BTreeMap::new(), problems: Diagnostics::new() })
+        Ok(Self { engine, around, text, entries: BTreeMap::new(), capitals: None, problems: Diagnostics::new() })
     }
 
     fn place(&self, span: &Range<usize>) -> Location {
         Location::in_source(self.around.file, self.text, span.clone())
     }
 
+    /// Reads the words of an option that is added from here on in capitals.
+    pub fn in_capitals(&mut self, name: &'static str) {
+        self.capitals = Some(name);
+    }
+
     /// Adds an option; one that the engine knows must have a value it takes. Of two the later one holds.
     pub fn add(&mut self, name: &str, value: Setting, span: Range<usize>) {
+        let value = match value {
+            Setting::Text(word) if self.capitals == Some(name) => Setting::Text(word.to_ascii_uppercase()),
+            value => value,
+        };
         if let Some(known) = options::of(self.engine).get(name)
             && !known.takes(&value)
         {
@@ -226,7 +236,9 @@ impl<'a> Values<'a> {
 
     /// Holds the devices that the file makes against those that were said.
     pub fn makes(&mut self, devices: u64) {
-        if let Some(said) = self.around.devices.filter(|said| *said != devices) {
+        // A degree that is wrong makes a number that is wrong.
+        let said = self.around.devices.filter(|said| *said != devices && !self.problems.has_errors());
+        if let Some(said) = said {
             let problem = Diagnostic::error("T0496", format!("the file is for {devices} devices, not for {said}"));
             self.problems.push(problem.help(format!("-n {devices}")));
         }

@@ -147,8 +147,9 @@ fn degrees(draft: &mut Draft<'_>) {
                 "etp 1",
             );
         }
-        if layout.cp > 1 && layout.tp > 1 {
-            draft.refuse("T0490", "ep with both tp and cp", "it has one of them", "one of them");
+        if layout.cp > 1 && layout.zero == 3 {
+            let what = "ep with sequence parallelism and zero 3";
+            draft.refuse("T0490", what, "its experts refuse the three together", "zero 1 or 2");
         }
         if layout.tp > 1 && layout.offload.optimizer {
             draft.refuse(

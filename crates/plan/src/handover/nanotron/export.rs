@@ -1,4 +1,4 @@
-//! nanotron: a YAML file.
+//! A layout as nanotron's YAML.
 //!
 //! Source of the rules: `config.py`, `parallelism_config.py`, `models_config.py`, `nn/attention.py` and `nn/moe.py` of nanotron at
 //! the commits that `data/engines/nanotron.csv` names (`nn/moe.py`: 030bbb09fd).
@@ -7,8 +7,8 @@ use nn::context::Recompute;
 use nn::spec::Activation;
 use nn::step::Precision;
 
-use super::Draft;
-use super::shape::{Shape, rms};
+use crate::handover::Draft;
+use crate::handover::shape::{Shape, rms};
 use crate::layout::{ContextParallel, Schedule};
 
 /// Writes the options, or what stands against them.

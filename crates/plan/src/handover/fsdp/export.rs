@@ -1,11 +1,11 @@
-//! FSDP2 of PyTorch, as a configuration of Hugging Face's accelerate: YAML.
+//! A layout as accelerate's YAML.
 //!
 //! Source of the rules: `parallelism_config.py`, `utils/launch.py` and `commands/launch.py` of accelerate 1.15.0.
 
 use nn::context::Recompute;
 use nn::step::Precision;
 
-use super::{Draft, has_experts};
+use crate::handover::{Draft, has_experts};
 use crate::layout::ContextParallel;
 
 /// Writes the options, or what stands against them.
