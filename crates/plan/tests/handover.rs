@@ -1,5 +1,5 @@
 //! Layouts to and from engines: every option that is written is one that the engine has, what is written is read back as
-//! it was, and no text panics a reader.
+//! it was, and no text panics a reader. `handover/engines.py` holds what is written against the engines' own classes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::handover::{Around, Engine, Export, Run, export, options, read, settled};

@@ -40,12 +40,12 @@ pub fn report(request: &Request<'_>) -> Result<Report, Diagnostics> {
         report.blocks.push(stages(layout, &blocks).into());
     }
     report.result = result(layout, &blocks, seq_len);
-    report
-        .assumptions
-        .push(Assumption::new("seq_len", "sequence length", Tokens(seq_len), request.seq_len.1).flag("--seq-len"));
-    report.assumptions.push(
-        Assumption::new("precision", "precision", request.precision.0.name(), request.precision.1).flag("--precision"),
-    );
+    let ((_, len_from), (precision, precision_from)) = (request.seq_len, request.precision);
+    let said = |from: Origin| if from == Origin::File { "as the file says" } else { "" };
+    let tokens = Assumption::new("seq_len", "sequence length", Tokens(seq_len), len_from).why(said(len_from));
+    report.assumptions.push(tokens.flag("--seq-len"));
+    let recipe = Assumption::new("precision", "precision", precision.name(), precision_from).why(said(precision_from));
+    report.assumptions.push(recipe.flag("--precision"));
     report.warnings.extend(request.model.warnings());
     Ok(report)
 }
