@@ -2,7 +2,8 @@
 
     python engines.py path/to/napkin
 
-torchtitan 0.2.2: every option is a field of `JobConfig`, with a value of its type. DeepSpeed 0.19.8: `DeepSpeedConfig` reads
+Megatron-LM: the configuration classes of megatron-core 0.16.1 take what its `core_transformer_config_from_args` makes of the
+arguments, and check it by their own rules. torchtitan 0.2.2: every option is a field of `JobConfig`, with a value of its type. DeepSpeed 0.19.8: `DeepSpeedConfig` reads
 the file and finds the batch, the stage and the degrees in it. accelerate 1.15.0: the launcher takes the file, and its
 `ParallelismConfig` and FSDP plugin are what the layout says. Prints how many files each engine took; the first that is not
 taken ends the script with the engine's own error.
@@ -18,10 +19,24 @@ import tempfile
 import tomllib
 import types
 import typing
+import warnings
 
 NAPKIN = sys.argv[1]
 RECIPES = ["fp32", "bf16-master", "bf16-master-fp32-grads", "bf16-mixed", "fp16-mixed", "bf16-pure", "fp8"]
 LAYOUTS = {
+    "megatron": [
+        ("llama-3.1-70b", "--zero 1 --tp 8 --sp --pp 4 --grad-accum 16 --recompute full"),
+        ("llama-3.1-70b", "--zero 1 --tp 2 --sp --pp 4 --virtual-stages 5 --grad-accum 8 --recompute selective"),
+        ("llama-3.1-70b", "--zero 1 --pp 8 --grad-accum 8 --blocks 9,10,10,11,10,10,10,10"),
+        ("llama-3.1-8b", "--zero 3 --cp 2 --shard 16"),
+        ("llama-3.1-8b", "--zero 1 --offload optimizer"),
+        ("llama-3.1-8b", "--zero 1 --offload activations"),
+        ("gpt2-xl", "--zero 2 --seq-len 1024"),
+        ("mixtral-8x7b", "--zero 1 --ep 8 --tp 2 --sp"),
+        ("qwen3-235b-a22b", "--zero 1 --ep 8 --tp 4 --sp --pp 2"),
+        ("deepseek-v2-lite", "--zero 1 --ep 8 --pp 2 --grad-accum 4"),
+        ("deepseek-v3", "--zero 1 --ep 8 --pp 8 --virtual-stages 2 --grad-accum 8"),
+    ],
     "torchtitan": [
         ("llama-3.1-8b", "--zero 0"),
         ("llama-3.1-8b", "--zero 3 --tp 2 --sp --recompute full"),
@@ -89,6 +104,70 @@ def make(kind, table):
     return kind(**made)
 
 
+# What `core_transformer_config_from_args` calls otherwise.
+FIELDS = {
+    "norm_epsilon": "layernorm_epsilon",
+    "num_experts": "num_moe_experts",
+    "fp8_format": "fp8",
+}
+
+
+def megatron():
+    import shlex
+
+    import torch
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig, transformer_config
+
+    # Its rules ask for the version of Transformer Engine, which need not be here.
+    transformer_config.is_te_min_version = lambda *_: True
+    warnings.simplefilter("ignore")
+    count = 0
+    for text in exports("megatron"):
+        words = shlex.split(text.split("pretrain_gpt.py", 1)[1].replace("\\\n", " "))[:-1]
+        given, name = {}, None
+        for word in words:
+            if word.startswith("--"):
+                name = word[2:].replace("-", "_")
+                given[name] = []
+            else:
+                given[name].append(word)
+        kind = MLATransformerConfig if "multi_latent_attention" in given else TransformerConfig
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        made = {"add_bias_linear": "disable_bias_linear" not in given, "params_dtype": torch.bfloat16}
+        for name, values in given.items():
+            field = FIELDS.get(name, name)
+            if field not in fields:
+                continue
+            if name == "recompute_modules":
+                made[field] = values
+            elif name == "moe_layer_freq":
+                made[field] = json.loads(values[0])
+            elif not values:
+                made[field] = True
+            else:
+                value = values[0]
+                for read in (int, float):
+                    try:
+                        value = read(values[0])
+                        break
+                    except ValueError:
+                        pass
+                made[field] = value
+        made["pipeline_dtype"] = torch.bfloat16
+        if "swiglu" in given:
+            made.update(gated_linear_unit=True, activation_func=torch.nn.functional.silu)
+        if "group_query_attention" not in given:
+            made.pop("num_query_groups", None)
+        if "num_layers_per_virtual_pipeline_stage" in given:
+            stages = made["pipeline_model_parallel_size"] * int(given["num_layers_per_virtual_pipeline_stage"][0])
+            made["virtual_pipeline_model_parallel_size"] = made["num_layers"] // stages
+        made["cpu_offloading"] = made.get("cpu_offloading_num_layers", 0) > 0
+        read = kind(**made)
+        assert read.num_layers == int(given["num_layers"][0])
+        count += 1
+    return count
+
+
 def torchtitan():
     from torchtitan.config.job_config import JobConfig
 
@@ -149,7 +228,7 @@ def fsdp():
     return count
 
 
-for engine in (torchtitan, deepspeed, fsdp):
+for engine in (megatron, torchtitan, deepspeed, fsdp):
     try:
         print(f"{engine.__name__}: {engine()} files taken")
     except ModuleNotFoundError as missing:
