@@ -3,8 +3,10 @@
 use napkin_plan::allocator::{Allocator, Conf};
 use napkin_plan::fit::Choice;
 use napkin_plan::fleet::Fleet;
+use napkin_plan::handover::{self, Around, Engine, Run};
 use napkin_plan::hardware;
 use napkin_plan::inference::{self, Request, Room, What, geometry};
+use napkin_plan::layout;
 use napkin_plan::log_mfu;
 use napkin_plan::model::Model;
 use napkin_plan::oom;
@@ -182,6 +184,37 @@ pub fn oom(bytes: &[u8]) {
 }
 
 /// Memory snapshots: what is read has blocks that fill their segments, and a report; what is refused says why and where.
+/// The configuration of an engine; a layout that comes out of it is checked, and written for every engine.
+pub fn handover(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let config = br#"{"model_type": "mixtral", "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "num_hidden_layers": 4, "intermediate_size": 96, "vocab_size": 128, "num_local_experts": 8,
+        "num_experts_per_tok": 2}"#;
+    let model = Model::from_text("model", "config.json", config, &[], None).expect("a model to divide");
+    for engine in Engine::ALL {
+        for devices in [None, Some(16)] {
+            let around = Around { file: "file", model: &model.spec, devices };
+            let Ok(taken) = handover::read(engine, text, &around) else { continue };
+            let seq_len = taken.seq_len.unwrap_or(4096);
+            let _ = layout::check(&taken.layout, &model.spec, seq_len, devices);
+            let precision = taken.precision.unwrap_or(Precision::Bf16Mixed);
+            let run = Run {
+                name: "model",
+                model: &model.spec,
+                seq_len,
+                precision,
+                devices_per_node: 8,
+                steps: None,
+                memory: None,
+                step_time: None,
+            };
+            for engine in Engine::ALL {
+                let _ = handover::export(engine, &taken.layout, &run);
+            }
+        }
+    }
+}
+
 pub fn snapshot(bytes: &[u8]) {
     match Snapshot::read("fuzz.pickle", bytes) {
         Ok(snapshot) => {

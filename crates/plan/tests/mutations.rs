@@ -234,3 +234,21 @@ fn changed_allocator_settings_are_answered() {
         }
     }
 }
+
+#[test]
+fn changed_configurations_of_engines_are_answered() {
+    let files = [
+        "TP=2\ntorchrun --nproc-per-node 8 run.py --tensor-model-parallel-size ${TP:-4} --pipeline-model-parallel-size 2 \\\n \
+         --pipeline-model-parallel-layout 'Et|t*2|tL|' --micro-batch-size 1 --global-batch-size 16 --bf16",
+        "[parallelism]\npipeline_parallel_degree = 2\ndata_parallel_shard_degree = -1\n[training]\nlocal_batch_size = 4\n",
+        "{\"train_batch_size\": 64, \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
+        "parallelism: {dp: 4, tp: 2, pp: 2, pp_engine: afab}\ntokens:\n  micro_batch_size: 2\n  list: [a, {b: 1}]\n",
+        "num_processes: 16\nfsdp_config:\n  fsdp_version: 2\nparallelism_config: {parallelism_config_dp_shard_size: 16}\n",
+    ];
+    let mut draw = Draw::new(9);
+    for file in files {
+        for _ in 0..times() * 60 {
+            survives(targets::handover, &change(file.as_bytes(), &mut draw));
+        }
+    }
+}
