@@ -100,7 +100,12 @@ impl Forward {
     /// If a rank is gone.
     pub fn enter(&self, x: &Tensor) -> Result<Tensor> {
         let group = self.ranks.tensor();
-        if self.ranks.sp { x.all_gather(group, positions(x)) } else { x.replicate(group) }
+        match (self.ranks.sp, self.profile.is_hf()) {
+            (false, _) => x.replicate(group),
+            // Tensors of PyTorch that are divided keep what they were gathered to.
+            (true, true) => x.all_gather(group, positions(x)),
+            (true, false) => x.all_gather_again(group, positions(x)),
+        }
     }
 
     /// What maps that are divided by their inputs made, on its way into the stream: the sum over the ranks.

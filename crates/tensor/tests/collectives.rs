@@ -315,3 +315,33 @@ fn a_rank_that_fails_does_not_leave_the_others_waiting() {
     });
     assert_eq!(results.into_iter().map(|(failed, _)| failed).collect::<Vec<_>>(), [Some(true), None, Some(true)]);
 }
+
+#[test]
+fn what_is_gathered_again_is_kept_in_parts_and_has_the_same_gradients() {
+    let run = |again: bool| {
+        on_ranks(&[(Axis::Tp, N)], |rt, rank| {
+            let x = own(rt, rank, &[2, 4]);
+            let weights = [tensor(rt, &[0.5; 8], &[2, 4]), tensor(rt, &[0.25; 8], &[2, 4])];
+            let before = rt.live_bytes();
+            // The stream is something that was made: the norm in front of the maps.
+            let stream = x.mul_scalar(2.0).unwrap();
+            let whole = if again { stream.all_gather_again(TP, 0) } else { stream.all_gather(TP, 0) }.unwrap();
+            let out = weights.iter().map(|w| whole.linear(w, None).unwrap()).collect::<Vec<_>>();
+            drop((stream, whole));
+            let out = out[0].add(&out[1]).unwrap();
+            let kept = rt.live_bytes() - before;
+            let gradient = pulled(&out, &x, rank);
+            let of_weights = weights.map(|w| w.grad().unwrap().to_vec().unwrap());
+            let gathers = rt.take_trace().ops.iter().filter(|event| event.op.name() == "all_gather").count();
+            (kept, gradient, of_weights, gathers)
+        })
+    };
+    for (((kept, gradient, weights, gathers), _), ((kept_whole, expected, of_weights, once), _)) in
+        run(true).into_iter().zip(run(false))
+    {
+        assert_eq!((gradient, weights), (expected, of_weights));
+        // 2 of 6 rows of 4 numbers instead of all, and both maps read what is gathered once more.
+        assert_eq!(kept_whole - kept, 4 * 4 * 8);
+        assert_eq!((once, gathers), (1, 2));
+    }
+}

@@ -1,6 +1,6 @@
 //! The backward pass: takes nodes off the tape and passes gradients on.
 
-use super::{GradRef, Leaf, Node, Saved, Slot, checkpoint};
+use super::{GradRef, Leaf, Node, Saved, Slot, checkpoint, remake};
 use crate::apply::apply_reusing;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
@@ -315,6 +315,7 @@ fn unpack(runtime: &Runtime, slot: Option<Slot>) -> Result<Option<Saved>> {
     match slot {
         None => Ok(None),
         Some(Slot::Kept(saved)) => Ok(Some(saved)),
+        Some(Slot::Again(again)) => runtime.no_grad(|| remake::unpack(&again, runtime.saved_role())).map(Some),
         Some(Slot::Region(region, at)) => checkpoint::unpack(runtime, &region, at).map(Some),
     }
 }

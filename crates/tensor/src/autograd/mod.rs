@@ -6,13 +6,17 @@
 mod backward;
 mod checkpoint;
 mod keep;
+mod remake;
 
 pub use backward::{Back, Root};
 pub use checkpoint::{checkpoint, checkpoint_keeping};
 pub(crate) use checkpoint::{note, replay, stop_if_complete};
 pub use keep::KeepSet;
 
+pub(crate) use remake::note_remake;
+
 use checkpoint::{Region, Running};
+use remake::{Again, Remakes};
 
 use crate::apply::{Outputs, needs_of};
 use crate::error::{Error, Result};
@@ -103,6 +107,8 @@ enum Slot {
     Kept(Saved),
     /// To be made again: the tensor of this number in a checkpointed region.
     Region(Rc<Region>, usize),
+    /// To be made again by one op.
+    Again(Again),
 }
 
 pub(crate) struct Node {
@@ -132,6 +138,8 @@ pub(crate) struct Tape {
     nodes: Vec<Node>,
     /// The checkpointed region whose forward, or recomputation, is running.
     region: Option<Running>,
+    /// What need not be kept, because it can be made again.
+    remakes: Remakes,
 }
 
 impl Tape {
@@ -211,7 +219,7 @@ pub(crate) fn push(
     let role = runtime.saved_role();
     let keep = |bits: u8, i: usize, t: &Tensor| {
         (i < 8 && bits & (1 << i) != 0)
-            .then(|| checkpoint::placeholder(runtime, t).unwrap_or_else(|| Slot::Kept(Saved::new(t, role))))
+            .then(|| checkpoint::placeholder(runtime, t).unwrap_or_else(|| slot(runtime, t, role)))
     };
     let node = Node {
         inputs: inputs
@@ -235,6 +243,12 @@ pub(crate) fn push(
     };
     runtime.tape().nodes.push(node);
     Ok(())
+}
+
+/// A tensor kept, or what it is made of.
+fn slot(runtime: &Runtime, tensor: &Tensor, role: Role) -> Slot {
+    let again = runtime.tape().remakes.find(tensor, role);
+    again.map_or_else(|| Slot::Kept(Saved::new(tensor, role)), Slot::Again)
 }
 
 /// Value number of an integer output, which no gradient reaches.

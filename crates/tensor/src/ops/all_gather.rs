@@ -1,7 +1,7 @@
 //! The parts of all ranks, one after another, on all of them.
 
 use super::{Op, Outs, Rule, one_fresh, traffic};
-use crate::autograd::{Back, Grads};
+use crate::autograd::{Back, Grads, note_remake};
 use crate::collective::{Collective, Group, Peers};
 use crate::error::{Error, Result};
 use crate::kernel::{Array, Data, Num};
@@ -87,5 +87,20 @@ impl Tensor {
     pub fn all_gather(&self, group: Group, dim: isize) -> Result<Self> {
         let dim = self.layout().dim("all_gather", dim)?;
         if group.is_alone() { Ok(self.clone()) } else { Self::op(Op::AllGather(AllGather { group, dim }), &[self]) }
+    }
+
+    /// The same, gathered once more in backward where something asks to keep the result: only the part is kept.
+    ///
+    /// Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    ///
+    /// # Errors
+    /// As [`Tensor::all_gather`].
+    pub fn all_gather_again(&self, group: Group, dim: isize) -> Result<Self> {
+        let whole = self.all_gather(group, dim)?;
+        if !group.is_alone() && self.runtime().grad_enabled() {
+            let dim = self.layout().dim("all_gather", dim)?;
+            note_remake(self.runtime(), &whole, Op::AllGather(AllGather { group, dim }), self);
+        }
+        Ok(whole)
     }
 }
