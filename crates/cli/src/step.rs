@@ -384,7 +384,7 @@ impl LayoutArgs {
         };
         Request {
             options,
-            sharding: Sharding { zero: zero.unwrap_or(0), dp },
+            sharding: Sharding::new(zero.unwrap_or(0), dp),
             hardware,
             runtime: given.unwrap_or(hardware.map_or(Bytes::ZERO, |hardware| runtime::bytes(hardware, dp))),
             runtime_given: given.is_some(),

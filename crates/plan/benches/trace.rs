@@ -115,7 +115,7 @@ fn traced_405b() -> (StepTrace, StepOptions) {
 #[divan::bench(args = [0, 3])]
 fn ledger_of_the_405b_trace(bencher: Bencher, zero: u8) {
     let (traced, options) = traced_405b();
-    let sharding = Sharding { zero, dp: 64 };
+    let sharding = Sharding::new(zero, 64);
     bencher.bench_local(|| Ledger::of(black_box(&traced), &options, sharding, &ModelNames::default(), Bytes(0)));
 }
 

@@ -12,18 +12,26 @@ pub struct Sharding {
     pub zero: u8,
     /// Devices.
     pub dp: u64,
+    /// Devices among those over which experts are divided, where they are fewer.
+    pub expert_dp: u64,
 }
 
 impl Default for Sharding {
     fn default() -> Self {
-        Self { zero: 0, dp: 1 }
+        Self::new(0, 1)
     }
 }
 
 impl Sharding {
-    /// Bytes of a storage on one device, given who holds it and in which phase it was made.
-    pub fn bytes(self, bytes: u64, role: Role, born: Phase) -> u64 {
-        if self.dp > 1 && self.divides(role, born) { bytes.div_ceil(self.dp) } else { bytes }
+    /// Everything over `dp` devices alike.
+    pub const fn new(zero: u8, dp: u64) -> Self {
+        Self { zero, dp, expert_dp: dp }
+    }
+
+    /// Bytes of a storage on one device, given who holds it, in which phase it was made, and whether it is of an expert.
+    pub fn bytes(self, bytes: u64, role: Role, born: Phase, of_expert: bool) -> u64 {
+        let dp = if of_expert { self.expert_dp } else { self.dp };
+        if dp > 1 && self.divides(role, born) { bytes.div_ceil(dp) } else { bytes }
     }
 
     fn divides(self, role: Role, born: Phase) -> bool {

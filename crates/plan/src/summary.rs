@@ -240,7 +240,7 @@ fn largest_levers(
         // The fewest devices, in powers of two, on which it fits: as it is, or else with everything recomputed. The allocator
         // takes more than the estimate.
         let least = |options: &StepOptions| -> Result<Option<u64>, Diagnostics> {
-            let fits = |dp| peak(options, Sharding { zero: 3, dp }).map(|bytes| bytes <= capacity.get());
+            let fits = |dp| peak(options, Sharding::new(3, dp)).map(|bytes| bytes <= capacity.get());
             let (mut low, mut high) = (sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
             while low < high {
                 let middle = low.midpoint(high);
@@ -251,7 +251,7 @@ fn largest_levers(
             }
             let traced = model.trace(options)?;
             let really = |power: &u32| {
-                let sharding = Sharding { zero: 3, dp: 1 << power };
+                let sharding = Sharding::new(3, 1 << power);
                 let request = Request { options: *options, sharding, ..request.clone() };
                 let ledger = Ledger::of(&traced, options, sharding, &model.spec.names, request.runtime);
                 OnDevice::of(model, &traced, &ledger, &request).fits()
@@ -264,7 +264,7 @@ fn largest_levers(
         };
         if let Some((dp, more, options)) = found {
             let effect = "the fewest on which it fits, in powers of two".to_owned();
-            let peak = peak(&options, Sharding { zero: 3, dp })?;
+            let peak = peak(&options, Sharding::new(3, dp))?;
             all.push(Lever { flag: format!("-n {dp} --zero 3{more}"), effect, peak });
         }
     }

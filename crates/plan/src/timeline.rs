@@ -1,6 +1,8 @@
 //! Live bytes over a traced program, as one device of a sharded run sees them.
 
-use nn::step::{StepOptions, StepTrace};
+use nn::ParamKind;
+use nn::step::{ParamInfo, StepOptions, StepTrace};
+use std::collections::HashSet;
 use tensor::meter::MemoryChange;
 use tensor::{Role, Trace, meter};
 use units::Bytes;
@@ -55,6 +57,8 @@ pub struct Device<'a> {
     sharding: Sharding,
     /// Whether an update works on whole matrices, whoever holds their states.
     whole_updates: bool,
+    /// Modules whose parameters are those of experts.
+    experts: Vec<bool>,
     gathered: Option<Gathered>,
     unsharded_gradients: Option<Gathered>,
     now: Vec<Option<(Role, u64)>>,
@@ -69,6 +73,7 @@ impl<'a> Device<'a> {
         Self {
             trace,
             sharding,
+            experts: expert_modules(trace, &traced.params),
             whole_updates: options.optimizer.kind.needs_whole_matrices(),
             gathered: sharding.gathers().then(units),
             unsharded_gradients: (sharding.zero >= 2 && sharding.dp > 1).then(units),
@@ -97,7 +102,8 @@ impl<'a> Device<'a> {
             } else if whole {
                 info.bytes
             } else {
-                self.sharding.bytes(info.bytes, role, info.phase)
+                let of_expert = self.experts.get(info.module.0 as usize).copied().unwrap_or(false);
+                self.sharding.bytes(info.bytes, role, info.phase, of_expert)
             };
             self.by_role[role as usize] += bytes;
             self.now[at] = Some((role, bytes));
@@ -129,6 +135,13 @@ impl<'a> Device<'a> {
     pub fn live(&self) -> &[Option<(Role, u64)>] {
         &self.now
     }
+}
+
+/// Of each module of a trace, whether its parameters are those of experts.
+fn expert_modules(trace: &Trace, params: &[ParamInfo]) -> Vec<bool> {
+    let experts = params.iter().filter(|param| matches!(param.kind, ParamKind::Expert { .. }));
+    let modules: HashSet<&str> = experts.filter_map(|param| Some(param.name.rsplit_once('.')?.0)).collect();
+    trace.modules.iter().map(|path| modules.contains(path.as_str())).collect()
 }
 
 /// All stretches of a trace and the bytes at every memory event.

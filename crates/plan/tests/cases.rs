@@ -52,7 +52,7 @@ fn counts(model: &Model) -> Counts {
 }
 
 fn ledger_of(model: &Model, options: StepOptions) -> Ledger {
-    let sharding = Sharding { zero: 0, dp: 1 };
+    let sharding = Sharding::new(0, 1);
     let request = Request {
         options,
         sharding,
@@ -357,7 +357,7 @@ fn units_are_said() {
     let model = preset("gpt2", &[]);
     let request = Request {
         options: OPTIONS,
-        sharding: Sharding { zero: 0, dp: 1 },
+        sharding: Sharding::new(0, 1),
         hardware: None,
         runtime: Bytes::ZERO,
         runtime_given: true,
@@ -472,7 +472,7 @@ fn many_micro_batches() {
             assert_eq!(cost(&short.trace), cost(&all.trace), "{phase:?}");
         }
         let peak = |traced: &nn::step::StepTrace| {
-            let sharding = Sharding { zero: 0, dp: 1 };
+            let sharding = Sharding::new(0, 1);
             Ledger::of(traced, &options, sharding, &model.spec.names, Bytes::ZERO).peak_bytes
         };
         assert_eq!(peak(&short), peak(&all));

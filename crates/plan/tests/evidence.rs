@@ -52,7 +52,7 @@ fn model(text: &str) -> Model {
 }
 
 fn explained(text: &str, step: Option<(&Model, StepOptions)>) -> Report {
-    let sharding = Sharding { zero: 0, dp: 1 };
+    let sharding = Sharding::new(0, 1);
     let step = step.map(|(model, options)| {
         let runtime = Bytes::ZERO;
         (

@@ -138,7 +138,7 @@ fn of(model: &Model, options: StepOptions) -> StepOptions {
 }
 
 fn shardings() -> impl Strategy<Value = Sharding> {
-    (0u8..4, 1u64..10).prop_map(|(zero, dp)| Sharding { zero, dp })
+    (0u8..4, 1u64..10).prop_map(|(zero, dp)| Sharding::new(zero, dp))
 }
 
 fn ledger_of(model: &Model, traced: &StepTrace, options: &StepOptions, sharding: Sharding, runtime: u64) -> Ledger {
@@ -226,7 +226,7 @@ proptest! {
         let model = model(shape);
         let options = of(&model, options);
         let traced = model.trace(&options).unwrap();
-        let alone = ledger_of(&model, &traced, &options, Sharding { zero, dp: 1 }, 0);
+        let alone = ledger_of(&model, &traced, &options, Sharding::new(zero, 1), 0);
         let found: Vec<(u64, u64)> = alone.phases.iter().map(|p| (p.peak_bytes, p.end_by_role.iter().sum())).collect();
         prop_assert_eq!(found, peaks_and_ends(&traced.trace));
     }
@@ -244,10 +244,10 @@ proptest! {
             [Role::Parameter, Role::OptimizerState].map(|role| end[role as usize])
         };
         for zero in 0..3 {
-            let (less, more) = (states(Sharding { zero, dp }), states(Sharding { zero: zero + 1, dp }));
+            let (less, more) = (states(Sharding::new(zero, dp)), states(Sharding::new(zero + 1, dp)));
             prop_assert!(more[0] <= less[0] && more[1] <= less[1], "zero {}", zero);
         }
-        let (less, more) = (states(Sharding { zero: 3, dp }), states(Sharding { zero: 3, dp: dp + 1 }));
+        let (less, more) = (states(Sharding::new(3, dp)), states(Sharding::new(3, dp + 1)));
         prop_assert!(more[0] <= less[0] && more[1] <= less[1]);
     }
 
@@ -288,7 +288,7 @@ proptest! {
         let model = model(Shape { vocab: 2, ..shape });
         let options = of(&model, options);
         let traced = model.trace(&options).unwrap();
-        let at = |zero| ledger_of(&model, &traced, &options, Sharding { zero, dp }, 0).peak_bytes;
+        let at = |zero| ledger_of(&model, &traced, &options, Sharding::new(zero, dp), 0).peak_bytes;
         // From stage 2 on, the gradients of the block that runs are whole until they are reduced.
         let layer = |i: u64| {
             let in_block = |name: &str| name.split('.').any(|part| part == i.to_string());

@@ -116,9 +116,7 @@ fn reserved_stays_close_to_the_peak_and_stops_growing() {
 #[test]
 fn what_pytorch_reserves_for_a_step() {
     for &(name, set, batch, seq_len, precision, warm, _) in CASES {
-        for sharding in
-            [Sharding::default(), Sharding { zero: 1, dp: 8 }, Sharding { zero: 2, dp: 4 }, Sharding { zero: 3, dp: 8 }]
-        {
+        for sharding in [Sharding::default(), Sharding::new(1, 8), Sharding::new(2, 4), Sharding::new(3, 8)] {
             let case = format!("{name} {set} batch {batch} seq_len {seq_len} {precision} warm {warm} {sharding:?}");
             let (model, options) = step(name, set, batch, seq_len, precision, warm);
             let traced = model.trace(&StepOptions { steps: 2, ..options }).unwrap();
@@ -158,7 +156,7 @@ fn blocks_of_an_encoder_are_gathered_one_by_one() {
     let (_, options) = step("gpt2", "", 1, 2, Precision::Bf16Mixed, true);
     let request = ledger::Request {
         options: StepOptions { steps: 2, ..options },
-        sharding: Sharding { zero: 3, dp: 8 },
+        sharding: Sharding::new(3, 8),
         hardware: None,
         runtime: Bytes::ZERO,
         runtime_given: true,

@@ -46,11 +46,15 @@ pub struct Run {
     pub last_backward: Vec<f64>,
 }
 
-/// One pass of a rank.
+/// One pass of a rank: which of its stages, which micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pass {
+#[allow(missing_docs)] // the fields say what they are
+pub enum Pass {
+    /// Forward.
     Forward { chunk: usize, micro_batch: usize },
+    /// Backward, where weight gradients are put off: to what came in alone.
     Backward { chunk: usize, micro_batch: usize },
+    /// Weight gradients of the next micro-batch that waits for them.
     Weights { chunk: usize },
 }
 
@@ -155,7 +159,7 @@ impl Pipeline {
     }
 
     /// The passes of a rank, in their order.
-    fn order(&self, rank: usize) -> Vec<Pass> {
+    pub fn order(&self, rank: usize) -> Vec<Pass> {
         let (p, m, v) = (self.ranks, self.micro_batches, self.chunks());
         let forwards = in_groups(p, m, v, false);
         let backwards = in_groups(p, m, v, true);

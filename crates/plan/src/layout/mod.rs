@@ -4,15 +4,19 @@
 //! farthest apart. Experts have groups of their own over the same ranks of a stage: `etp × ep × expert dp = tp × cp × dp`.
 
 mod check;
+pub mod rank;
 pub mod report;
 
 pub use check::check;
 pub(crate) use check::moe;
 
+use nn::Ranks;
 use nn::context::Recompute;
 use nn::offload::Offload;
 use std::fmt;
 use std::str::FromStr;
+
+use crate::sharding::Sharding;
 
 /// A run divided over devices.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,6 +179,16 @@ impl Layout {
             Some(ranks) => ranks,
             None => self.dp.saturating_mul(self.cp),
         }
+    }
+
+    /// How tensors are divided within a stage and a replica.
+    pub const fn ranks(&self) -> Ranks {
+        Ranks { tp: self.tp, sp: self.sp, ep: self.ep, etp: self.etp, imbalance: self.imbalance }
+    }
+
+    /// How states are divided over replicas.
+    pub const fn sharding(&self) -> Sharding {
+        Sharding { zero: self.zero, dp: self.sharing_ranks(), expert_dp: self.expert_dp() }
     }
 
     /// Sequences of a step.

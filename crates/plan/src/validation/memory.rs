@@ -274,7 +274,7 @@ fn sharding(row: &Row) -> Result<Sharding, String> {
         "" => return Err("how states are sharded is not stated".to_owned()),
         _ => return Err(format!("sharding that is not known: {}", row.layout.sharding)),
     };
-    Ok(Sharding { zero, dp })
+    Ok(Sharding::new(zero, dp))
 }
 
 /// Adapters of a row: as the recipe of its source says, which is a row of `data/published/adapters.csv`.
