@@ -5,6 +5,7 @@
 
 use crate::loss::Labels;
 use crate::optim::Hyper;
+use crate::param::{Param, ParamKind};
 use crate::spec::ModelSpec;
 use crate::step::{StepOptions, StepTrace, example, finished};
 use crate::training::Training;
@@ -181,13 +182,26 @@ impl PipelineRank {
     }
 }
 
-/// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step.
+/// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step. With `fused_accumulation`
+/// the products that make gradients of weights in blocks add them to the buffers that collect them.
 ///
 /// # Errors
 /// As [`PipelineRank::new`] and [`PipelineRank::pass`].
-pub fn trace(stages: &[ModelSpec], ranks: u64, options: &StepOptions, passes: &[Pass]) -> Result<StepTrace> {
+pub fn trace(
+    stages: &[ModelSpec],
+    ranks: u64,
+    options: &StepOptions,
+    passes: &[Pass],
+    fused_accumulation: bool,
+) -> Result<StepTrace> {
     let runtime = Runtime::new(Device::Meta);
     let mut rank = PipelineRank::new(&runtime, stages, ranks, options)?;
+    if fused_accumulation {
+        let blocks = |param: &&Param| matches!(param.kind, ParamKind::Matrix | ParamKind::Expert { .. });
+        for param in rank.stages.iter().flat_map(|training| training.model().params()).filter(blocks) {
+            param.tensor.set_adds_to_buffer(true);
+        }
+    }
     if options.warm {
         rank.stages.iter_mut().try_for_each(Training::prepare)?;
     }

@@ -289,8 +289,21 @@ impl Runtime {
 
     /// Enters the child module `name`; the returned guard leaves it.
     pub fn scope(&self, name: impl Into<String>) -> ScopeGuard {
+        ScopeGuard { parent: self.enter(name.into()), runtime: self.clone() }
+    }
+
+    /// Enters the module at a path from the root; the returned guard goes back.
+    pub fn root_scope(&self, path: &str) -> ScopeGuard {
+        let parent = self.set_module(ModuleId(0));
+        for part in path.split('.').filter(|part| !part.is_empty()) {
+            self.enter(part.to_owned());
+        }
+        ScopeGuard { parent, runtime: self.clone() }
+    }
+
+    /// Makes a child the current module; gives back what was.
+    fn enter(&self, name: String) -> ModuleId {
         let parent = self.module();
-        let name = name.into();
         let mut paths = self.0.paths.borrow_mut();
         let key = (parent.0, name);
         let id = if let Some(&id) = paths.children.get(&key) {
@@ -304,8 +317,7 @@ impl Runtime {
             id
         };
         drop(paths);
-        self.set_module(ModuleId(id));
-        ScopeGuard { runtime: self.clone(), parent }
+        self.set_module(ModuleId(id))
     }
 
     /// Whether ops are put on the tape.

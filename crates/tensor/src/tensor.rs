@@ -219,6 +219,14 @@ impl Tensor {
         }
     }
 
+    /// Whether kernels that make this leaf's gradient add it to the buffer of another dtype that collects it, as fused ones
+    /// do, instead of making it first. Default: they make it first.
+    pub fn set_adds_to_buffer(&self, on: bool) {
+        if let Some(GradRef::Leaf(leaf)) = &self.grad_ref {
+            leaf.adds_to_buffer.set(on);
+        }
+    }
+
     /// Marks the storage as held in a role (parameter, optimizer state, input, ...).
     pub fn with_role(self, role: Role) -> Self {
         self.storage.hold(role);

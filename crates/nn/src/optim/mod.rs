@@ -142,6 +142,9 @@ impl Optimizer {
         self.states.resize_with(params.len(), || None);
         for (param, state) in params.iter().zip(&mut self.states) {
             if state.is_none() && wanted(param) {
+                // States belong to the module of their parameter, from wherever they are made.
+                let _module =
+                    param.tensor.runtime().root_scope(param.name.rsplit_once('.').map_or("", |(path, _)| path));
                 *state = Some(State::fresh(self.kind, param, self.master)?);
             }
         }

@@ -4,6 +4,7 @@
 //! farthest apart. Experts have groups of their own over the same ranks of a stage: `etp × ep × expert dp = tp × cp × dp`.
 
 mod check;
+pub mod engine;
 pub mod rank;
 pub mod report;
 

@@ -8,9 +8,10 @@ use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Diagnostic, Diagnostics};
 
-use super::{Layout, Schedule, check};
+use super::{Layout, Schedule, check, engine};
 use crate::blocks::Blocks;
 use crate::cluster::pipeline as cluster;
+use crate::handover::Engine;
 use crate::ledger::steady;
 use crate::timeline::{ByRole, Timeline};
 
@@ -27,6 +28,8 @@ pub struct RankTrace {
     pub options: StepOptions,
     /// What it does.
     pub traced: StepTrace,
+    /// Bytes that the engine holds beside that.
+    pub beside: u64,
 }
 
 /// Memory of one rank.
@@ -38,6 +41,8 @@ pub struct RankMemory {
     pub peak_bytes: u64,
     /// By role at that moment.
     pub peak_by_role: ByRole,
+    /// What the engine holds beside that, contained in the peak.
+    pub beside: u64,
     /// The stretch of the step it is in.
     pub phase: String,
     /// Parameters it holds.
@@ -47,7 +52,7 @@ pub struct RankMemory {
 }
 
 /// Traces the ranks at these places of the pipeline; `step` says all that the layout does not: length of sequences, profile,
-/// precision, optimizer.
+/// precision, optimizer; `engine` who runs it, where that is somebody whose ways are known.
 ///
 /// # Errors
 /// What [`check`] refuses; `T0484` for parts of models that are not divided, `T0485` for a division that is not traced.
@@ -55,6 +60,7 @@ pub fn trace(
     model: &ModelSpec,
     layout: &Layout,
     step: &StepOptions,
+    engine: Option<Engine>,
     places: impl IntoIterator<Item = u64>,
 ) -> Result<Vec<RankTrace>, Diagnostics> {
     check(layout, model, step.seq_len, None)?;
@@ -93,9 +99,11 @@ pub fn trace(
             ..*step
         };
         let passes = passes(&schedule(layout, micro_batches), place as usize);
-        let traced = pipeline::trace(&stages, layout.pp, &options, &passes)
+        let traced = pipeline::trace(&stages, layout.pp, &options, &passes, engine::fuses_accumulation(engine))
             .map_err(|error| Diagnostics::from(Diagnostic::error("T0484", error.to_string())))?;
-        all.push(RankTrace { place, stages, in_flight, options, traced });
+        let weight = options.precision.gathered_dtype().size_in_bytes();
+        let beside = engine::beside(engine, &stages, weight);
+        all.push(RankTrace { place, stages, in_flight, options, traced, beside });
     }
     Ok(all)
 }
@@ -143,7 +151,8 @@ impl RankTrace {
         let peak = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).map(|i| &phases[i]);
         RankMemory {
             place: self.place,
-            peak_bytes: peak.map_or(0, |peak| peak.peak_bytes),
+            peak_bytes: peak.map_or(0, |peak| peak.peak_bytes).saturating_add(self.beside),
+            beside: self.beside,
             peak_by_role: peak.map_or(ByRole::default(), |peak| peak.peak_by_role),
             phase: peak.map_or_else(String::new, |peak| peak.name.clone()),
             parameters: self.traced.params.iter().map(|param| param.elements).sum(),
@@ -156,6 +165,11 @@ impl RankTrace {
 ///
 /// # Errors
 /// As [`trace`].
-pub fn memory(model: &ModelSpec, layout: &Layout, step: &StepOptions) -> Result<Vec<RankMemory>, Diagnostics> {
-    Ok(trace(model, layout, step, 0..layout.pp)?.iter().map(|rank| rank.memory(layout)).collect())
+pub fn memory(
+    model: &ModelSpec,
+    layout: &Layout,
+    step: &StepOptions,
+    engine: Option<Engine>,
+) -> Result<Vec<RankMemory>, Diagnostics> {
+    Ok(trace(model, layout, step, engine, 0..layout.pp)?.iter().map(|rank| rank.memory(layout)).collect())
 }

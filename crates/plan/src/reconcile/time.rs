@@ -40,6 +40,8 @@ impl Class {
         }
         match &event.op {
             Op::MatMul(_)
+            | Op::MatMulInto(_)
+            | Op::GroupedMatMulInto(_)
             | Op::Linear(_)
             | Op::GroupedLinear(_)
             | Op::GroupedWeightGrad(_)

@@ -82,6 +82,14 @@ impl Back<'_> {
         self.pending.take_if(self.node.inputs[i].as_ref()?, fits)
     }
 
+    /// The buffer in which input `i` collects its gradient, where kernels add to it themselves
+    /// ([`Tensor::set_adds_to_buffer`]): the rule then adds its contribution, and gives none back.
+    pub fn buffer(&self, i: usize) -> Option<Tensor> {
+        let Some(GradRef::Leaf(leaf)) = self.node.inputs[i].as_ref() else { return None };
+        let buffer = leaf.gradient().filter(|_| leaf.adds_to_buffer.get())?;
+        (buffer.dtype() != self.spec(i).dtype && buffer.is_contiguous()).then_some(buffer)
+    }
+
     fn saved<'s>(&self, saved: Option<&'s Saved>) -> Result<&'s Tensor> {
         let saved = saved.ok_or(Error::Backward("a gradient rule asked for a tensor it did not save"))?;
         if saved.tensor.storage.version() == saved.version {

@@ -50,6 +50,8 @@ pub(crate) struct Leaf {
     gradient: RefCell<Option<Tensor>>,
     /// Whether the gradient came from the backward pass that is running.
     fresh: Cell<bool>,
+    /// Whether kernels add to a buffer of another dtype themselves.
+    pub(crate) adds_to_buffer: Cell<bool>,
 }
 
 impl Leaf {
@@ -57,7 +59,8 @@ impl Leaf {
         // A process-wide number: leaves of different runtimes never meet, but may share a map in a test.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Rc::new(Self { id, gradient: RefCell::new(None), fresh: Cell::new(false) })
+        let (fresh, adds_to_buffer) = (Cell::new(false), Cell::new(false));
+        Rc::new(Self { id, gradient: RefCell::new(None), fresh, adds_to_buffer })
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -36,7 +36,7 @@ fn check_dtypes(op: &'static str, a: &Spec, b: &Spec, sizes: &Spec) -> Result<()
 }
 
 /// Rows of each group.
-fn groups(op: &'static str, sizes: &[i64], rows: usize) -> Result<Vec<Range<usize>>> {
+pub(crate) fn groups(op: &'static str, sizes: &[i64], rows: usize) -> Result<Vec<Range<usize>>> {
     let mut start = 0usize;
     let mut out = Vec::with_capacity(sizes.len());
     for &size in sizes {
@@ -146,7 +146,13 @@ impl Rule for GroupedLinear {
         let dw = if back.wants(1) {
             let x = back.input(0)?;
             let (a, b) = if self.transposed { (x, grad) } else { (grad, x) };
-            Some(Tensor::op(GroupedWeightGrad, &[a, b, sizes])?)
+            match back.buffer(1) {
+                Some(buffer) => {
+                    buffer.add_grouped_matmul_(a, b, sizes)?;
+                    None
+                }
+                None => Some(Tensor::op(GroupedWeightGrad, &[a, b, sizes])?),
+            }
         } else {
             None
         };

@@ -136,7 +136,14 @@ impl Rule for Linear {
         });
         out.push(if back.wants(1) {
             let x = back.input(0)?.reshape(&[rows, k])?;
-            Some(if self.transposed { x.t()?.matmul(&grad)? } else { grad.t()?.matmul(&x)? })
+            let (a, b) = if self.transposed { (x.t()?, &grad) } else { (grad.t()?, &x) };
+            match back.buffer(1) {
+                Some(buffer) => {
+                    buffer.add_matmul_(&a, b)?;
+                    None
+                }
+                None => Some(a.matmul(b)?),
+            }
         } else {
             None
         });

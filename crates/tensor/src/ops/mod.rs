@@ -316,6 +316,8 @@ ops! {
     // --- contractions
     /// Batched matrix product.
     matmul { MatMul }
+    /// Products added to what is there.
+    matmul_into { MatMulInto, GroupedMatMulInto }
     /// `x Wᵀ + b`.
     linear { Linear }
     /// Products with a weight stored in few bits.

@@ -168,6 +168,15 @@ fn experts() -> Vec<Row> {
     vec![
         row("argsort", |g| Ok(vec![g.index(&[7], 3)?.argsort()?])),
         row("bincount", |g| Ok(vec![g.index(&[2, 4], 3)?.bincount(4)?])),
+        row("matmul_into", |g| {
+            let (target, a, b) = (g.target(&[3, 2])?, g.data(&[3, 4])?, g.data(&[4, 2])?);
+            Ok(vec![target.add_matmul_(&a, &b)?])
+        }),
+        row("grouped_matmul_into", |g| {
+            let (target, a, b) = (g.target(&[2, 3, 2])?, g.data(&[5, 3])?, g.data(&[5, 2])?);
+            let sizes = g.rt.input(&[2.0, 3.0], &[2], DType::I32)?;
+            Ok(vec![target.add_grouped_matmul_(&a, &b, &sizes)?])
+        }),
         row("grouped_linear", |g| {
             let (x, w, sizes) = (g.float(&[5, 2])?, g.float(&[3, 4, 2])?, group_sizes(g)?);
             Ok(vec![x.grouped_linear(&w, &sizes)?])

@@ -1,0 +1,136 @@
+//! Allocated bytes of every rank of Megatron-LM, as measured, and as ranks of the same layout are traced.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+
+use napkin_plan::handover::Engine;
+use napkin_plan::layout::Layout;
+use napkin_plan::layout::rank;
+use nn::config::Config;
+use nn::families;
+use nn::step::{Precision, StepOptions, Until};
+use nn::{ModelSpec, Objective, Offload, Profile, Recompute};
+use std::collections::BTreeMap;
+use tensor::{CastLists, Role};
+
+type Row<'a> = BTreeMap<&'a str, &'a str>;
+
+fn rows() -> Vec<Row<'static>> {
+    let text = include_str!("../../../data/published/memory.csv");
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+    lines.map(|line| columns.iter().copied().zip(line.split(',')).collect()).collect()
+}
+
+fn number(row: &Row<'_>, key: &str) -> u64 {
+    row[key].parse().unwrap_or(0)
+}
+
+/// The model of a row; the vocabulary is filled up as Megatron-LM does it, to a multiple of 128 for each rank.
+fn model(row: &Row<'_>) -> ModelSpec {
+    let of = |key| number(row, key);
+    let vocab = of("vocab").next_multiple_of(128 * of("tp"));
+    let common = format!(
+        r#""num_hidden_layers": {}, "hidden_size": {}, "num_attention_heads": {}, "num_key_value_heads": {},
+        "intermediate_size": {}, "vocab_size": {vocab}, "tie_word_embeddings": false, "hidden_act": "silu",
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5"#,
+        of("n_layers"),
+        of("d_model"),
+        of("n_heads"),
+        of("n_kv_heads"),
+        of("d_ff")
+    );
+    let text = if of("experts") == 0 {
+        format!(r#"{{"model_type": "llama", "head_dim": {}, {common}}}"#, of("head_dim"))
+    } else {
+        format!(
+            r#"{{"model_type": "deepseek_v3", {common}, "n_routed_experts": {}, "num_experts_per_tok": {},
+            "moe_intermediate_size": {}, "n_shared_experts": {}, "first_k_dense_replace": {}, "q_lora_rank": {},
+            "kv_lora_rank": {}, "qk_nope_head_dim": {}, "qk_rope_head_dim": {}, "v_head_dim": {}, "n_group": 1,
+            "topk_group": 1}}"#,
+            of("experts"),
+            of("topk"),
+            of("d_ff_expert"),
+            of("d_ff_shared") / of("d_ff_expert"),
+            of("dense_layers"),
+            of("q_lora"),
+            of("kv_lora"),
+            of("qk_nope"),
+            of("qk_rope"),
+            of("v_dim")
+        )
+    };
+    let (config, problems) = Config::parse("row.json", text.as_bytes());
+    families::load(&config.unwrap_or_else(|| panic!("{problems}")), None).unwrap().spec
+}
+
+fn layout(row: &Row<'_>) -> Layout {
+    let of = |key| number(row, key);
+    Layout {
+        dp: of("dp"),
+        tp: of("tp"),
+        sp: row["sp"] == "yes",
+        cp: of("cp"),
+        ep: of("ep"),
+        pp: of("pp"),
+        zero: of("zero") as u8,
+        micro_batch: of("micro_batch"),
+        grad_accum: of("grad_accum"),
+        ..Layout::default()
+    }
+}
+
+fn step(row: &Row<'_>) -> StepOptions {
+    StepOptions {
+        batch: 1,
+        seq_len: number(row, "seq_len"),
+        profile: Profile::Fused,
+        precision: Precision::Bf16MasterFp32Grads,
+        optimizer: "adamw".parse().unwrap(),
+        recompute: Recompute::None,
+        grad_accum_steps: 1,
+        autocast: CastLists::Cuda,
+        steps: 1,
+        warm: true,
+        dropout: false,
+        objective: Objective::DEFAULT,
+        offload: Offload::NONE,
+        until: Until::Optimizer,
+    }
+}
+
+#[test]
+fn ranks_hold_what_was_measured() {
+    let mut errors = Vec::new();
+    for row in rows() {
+        let layout = layout(&row);
+        if layout.cp > 1 {
+            continue;
+        }
+        let ranks = rank::memory(&model(&row), &layout, &step(&row), Some(Engine::Megatron)).unwrap();
+        let measured: Vec<f64> = row["alloc_gib_by_rank"].split(' ').map(|gib| gib.parse().unwrap()).collect();
+        for rank in &ranks {
+            let stage = measured.len() as u64 / layout.pp;
+            let gib = measured[(rank.place * stage) as usize];
+            let predicted = rank.peak_bytes as f64 / f64::from(1 << 30);
+            let error = predicted / gib - 1.0;
+            let by: Vec<String> = Role::ALL
+                .iter()
+                .zip(rank.peak_by_role)
+                .filter(|(_, bytes)| *bytes > 0)
+                .map(|(role, bytes)| format!("{} {:.2}", role.name(), bytes as f64 / f64::from(1 << 30)))
+                .collect();
+            println!(
+                "{} {} {} stage {}: {predicted:.2} GiB, measured {gib:.2} ({:+.2} %) in {}; {}",
+                row["split"],
+                row["row_id"],
+                layout,
+                rank.place,
+                100.0 * error,
+                rank.phase,
+                by.join(", ")
+            );
+            errors.push(error.abs());
+        }
+    }
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    println!("mean absolute error {:.2} % of {}", 100.0 * mean, errors.len());
+}
