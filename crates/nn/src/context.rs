@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use tensor::{DType, KeepSet, Result, Runtime, Tensor, checkpoint};
+use tensor::{Axis, DType, KeepSet, Result, Runtime, Tensor, checkpoint};
 
 /// Which implementation of the same mathematics runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,7 +207,8 @@ impl Forward {
 
     /// Position of the first token.
     pub fn start(&self) -> u64 {
-        self.cache.as_ref().map_or(0, |cache| cache.len())
+        let before = self.runtime.place(Axis::Cp) * if self.ranks.cp > 1 { self.seq_len } else { 0 };
+        before + self.cache.as_ref().map_or(0, |cache| cache.len())
     }
 
     /// The same pass with a hold of its own on the tables a layer uses: what a checkpointed region keeps until it runs

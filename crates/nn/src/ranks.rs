@@ -16,6 +16,8 @@ pub struct Ranks {
     pub tp: u64,
     /// Whether the stream between shared matrices is divided over them by position.
     pub sp: bool,
+    /// Ranks that share a sequence: each has its positions, and attention exchanges heads for them.
+    pub cp: u64,
     /// Ranks that share the experts of a block.
     pub ep: u64,
     /// Ranks that share the matrices of an expert.
@@ -26,16 +28,21 @@ pub struct Ranks {
 
 impl Ranks {
     /// One rank that holds everything.
-    pub const ALONE: Self = Self { tp: 1, sp: false, ep: 1, etp: 1, imbalance: 1.0 };
+    pub const ALONE: Self = Self { tp: 1, sp: false, cp: 1, ep: 1, etp: 1, imbalance: 1.0 };
 
     /// Whether there is no other rank.
     pub const fn is_alone(self) -> bool {
-        self.tp == 1 && self.ep == 1 && self.etp == 1
+        self.tp == 1 && self.cp == 1 && self.ep == 1 && self.etp == 1
     }
 
     /// Those that share matrices.
     pub const fn tensor(self) -> Group {
         Group { axis: Axis::Tp, size: self.tp }
+    }
+
+    /// Those that share a sequence.
+    pub const fn context(self) -> Group {
+        Group { axis: Axis::Cp, size: self.cp }
     }
 
     /// Those that share experts.
@@ -118,6 +125,32 @@ impl Forward {
     pub fn leave(&self, x: Tensor) -> Result<Tensor> {
         let group = self.ranks.tensor();
         if self.ranks.sp { x.reduce_scatter(group, positions(&x)) } else { x.all_reduce(group, Combine::Sum) }
+    }
+
+    /// Heads of the rank's positions for positions of some of the heads: what attention works on.
+    ///
+    /// Source: Jacobs et al. 2023, arXiv:2309.14509.
+    ///
+    /// # Shapes
+    /// `b a (s / cp) d -> b (a / cp) s d`
+    ///
+    /// # Errors
+    /// If the ranks do not divide the heads.
+    pub fn heads_for_positions(&self, heads: Tensor) -> Result<Tensor> {
+        let group = self.ranks.context();
+        if group.is_alone() { Ok(heads) } else { heads.all_to_all(group, 1, 2) }
+    }
+
+    /// The way back, of what attention made.
+    ///
+    /// # Shapes
+    /// `b s (a dv / cp) -> b (s / cp) (a dv)`
+    ///
+    /// # Errors
+    /// If the ranks do not divide the positions.
+    pub fn positions_for_heads(&self, mixed: Tensor) -> Result<Tensor> {
+        let group = self.ranks.context();
+        if group.is_alone() { Ok(mixed) } else { mixed.all_to_all(group, 1, 2) }
     }
 
     /// The rank's positions of a stream that all hold whole.

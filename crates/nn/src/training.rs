@@ -362,6 +362,8 @@ fn check_ranks(spec: &ModelSpec, options: &TrainingOptions) -> Result<()> {
         Ok(())
     } else if options.objective != Objective::DEFAULT {
         refused("a loss other than that of whole logits")
+    } else if spec.ranks.cp > 1 && options.profile.is_hf() {
+        refused("a profile of plain modules, where ranks share a sequence,")
     } else if options.clip_norm.is_some() || options.precision == Precision::Fp16Mixed {
         refused("a norm of all gradients")
     } else {

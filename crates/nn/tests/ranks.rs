@@ -256,6 +256,67 @@ fn experts_over_the_ranks_that_share_matrices() {
     }
 }
 
+/// Ranks that share a sequence have the loss and gradients of the whole: means over their positions, averaged.
+#[test]
+fn positions_over_ranks_that_exchange_heads() {
+    let mut names = Vec::new();
+    for (name, _) in FAMILIES {
+        let ranks = Ranks { cp: 2, ..Ranks::ALONE };
+        let spec = &load(name);
+        if spec.share(ranks).is_err() {
+            continue;
+        }
+        let params = &whole(spec);
+        let run = |spec: &ModelSpec, part: Option<u64>, peers: Option<Local>| {
+            let runtime = Runtime::with_seed(Device::Cpu, 7);
+            runtime.set_recording(false);
+            peers.into_iter().for_each(|peers| runtime.set_peers(Rc::new(peers)));
+            let mut training = Training::new(&runtime, spec, &options(Profile::Fused)).unwrap();
+            runtime.no_grad(|| {
+                for param in training.model().params() {
+                    let values = runtime.tensor(&params[&param.name].1, &param.shape, DType::F32).unwrap();
+                    param.tensor.detach().copy_(&values).unwrap();
+                }
+            });
+            let id = |i: u64| ((i * i + 3 * i) % 13) as f64;
+            let (first, len) = part.map_or((0, SEQ_LEN), |part| (part * SEQ_LEN / 2, SEQ_LEN / 2));
+            let ids = |shift: u64| {
+                let row = move |b: u64| (first..first + len).map(move |i| id(b * 5 + i + shift));
+                runtime.input(&(0..BATCH).flat_map(row).collect::<Vec<f64>>(), &[BATCH, len], DType::I64).unwrap()
+            };
+            let loss = training.forward(&ids(0), Labels::Targets(&ids(1))).unwrap();
+            let value = loss.item().unwrap();
+            training.backward(loss, 1.0).unwrap();
+            let of = |t: &Tensor| t.grad().map(|g| g.to_vec().unwrap());
+            let all = training.model().params().iter().filter_map(|p| Some((p.name.clone(), of(&p.tensor)?)));
+            (value, all.collect::<BTreeMap<_, _>>())
+        };
+        let (loss, expected) = run(spec, None, None);
+        let threads = Threads::new(&[(Axis::Cp, 2)]);
+        let results = thread::scope(|scope| {
+            let run = |rank: u64| {
+                let (threads, run) = (&threads, &run);
+                scope.spawn(move || run(&load(name).share(ranks).unwrap(), Some(rank), Some(threads.peers(rank))))
+            };
+            let all: Vec<_> = (0..2).map(run).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let mean = f64::midpoint(results[0].0, results[1].0);
+        assert!((mean - loss).abs() < 1e-5 * loss.abs(), "{name}: loss {mean}, of the whole {loss}");
+        let floor = 1e-3 * expected.values().map(|g| largest(g)).fold(0.0, f64::max);
+        for (param, want) in &expected {
+            let got = results[0].1[param].iter().zip(&results[1].1[param]).map(|(a, b)| f64::midpoint(*a, *b));
+            let most = want.iter().zip(got).fold(0f64, |m, (w, g)| m.max((g - w).abs()));
+            let scale = param.strip_suffix(".bias").and_then(|module| expected.get(&format!("{module}.weight")));
+            let scale = scale.map_or(0.0, |g| largest(g)).max(largest(want)).max(floor);
+            assert!(most <= 3e-5 * scale, "{name}: gradient of {param} is off by {:.1e}", most / scale);
+        }
+        names.push(*name);
+    }
+    println!("{names:?}");
+    assert!(["llama", "qwen3", "mixtral", "deepseek_v3"].iter().all(|name| names.contains(name)), "{names:?}");
+}
+
 fn step_options(profile: Profile) -> StepOptions {
     StepOptions {
         batch: BATCH,
@@ -282,7 +343,7 @@ fn the_parts_of_all_ranks_are_the_whole() {
     for (name, spec) in families() {
         for (tp, sp, ep, etp) in [(2, false, 1, 1), (2, true, 1, 1), (1, false, 2, 1), (2, true, 2, 2), (4, true, 1, 4)]
         {
-            let ranks = Ranks { tp, sp, ep, etp, imbalance: 1.0 };
+            let ranks = Ranks { tp, sp, ep, etp, ..Ranks::ALONE };
             let Ok(own) = spec.share(ranks) else { continue };
             let what = format!("{name} {ranks:?}");
             let (all, parts) = (step::parameters(&spec).unwrap(), step::parameters(&own).unwrap());

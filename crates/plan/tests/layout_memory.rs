@@ -2,14 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use napkin_plan::handover::Engine;
-use napkin_plan::layout::Layout;
-use napkin_plan::layout::rank;
+use napkin_plan::layout::{ContextParallel, Layout, rank};
 use nn::config::Config;
 use nn::families;
 use nn::step::{Precision, StepOptions, Until};
 use nn::{ModelSpec, Objective, Offload, Profile, Recompute};
 use std::collections::BTreeMap;
-use tensor::{CastLists, Role};
+use tensor::CastLists;
 
 type Row<'a> = BTreeMap<&'a str, &'a str>;
 
@@ -69,6 +68,7 @@ fn layout(row: &Row<'_>) -> Layout {
         tp: of("tp"),
         sp: row["sp"] == "yes",
         cp: of("cp"),
+        context: ContextParallel::AllToAll,
         ep: of("ep"),
         pp: of("pp"),
         zero: of("zero") as u8,
@@ -97,40 +97,43 @@ fn step(row: &Row<'_>) -> StepOptions {
     }
 }
 
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Nothing is fitted on these rows; those marked `test` are only reported on. What is not modelled of experts: their weights
+/// are applied between their maps by Megatron-LM, and behind the second one here.
 #[test]
 fn ranks_hold_what_was_measured() {
-    let mut errors = Vec::new();
+    let (mut of_test, mut wrong) = (Vec::new(), Vec::new());
     for row in rows() {
         let layout = layout(&row);
-        if layout.cp > 1 {
-            continue;
-        }
         let ranks = rank::memory(&model(&row), &layout, &step(&row), Some(Engine::Megatron)).unwrap();
         let measured: Vec<f64> = row["alloc_gib_by_rank"].split(' ').map(|gib| gib.parse().unwrap()).collect();
-        for rank in &ranks {
-            let stage = measured.len() as u64 / layout.pp;
-            let gib = measured[(rank.place * stage) as usize];
-            let predicted = rank.peak_bytes as f64 / f64::from(1 << 30);
+        let stage = measured.len() / ranks.len();
+        for (rank, gib) in ranks.iter().zip(measured.iter().step_by(stage)) {
+            let predicted = rank.peak_bytes as f64 / GIB;
             let error = predicted / gib - 1.0;
-            let by: Vec<String> = Role::ALL
-                .iter()
-                .zip(rank.peak_by_role)
-                .filter(|(_, bytes)| *bytes > 0)
-                .map(|(role, bytes)| format!("{} {:.2}", role.name(), bytes as f64 / f64::from(1 << 30)))
-                .collect();
-            println!(
-                "{} {} {} stage {}: {predicted:.2} GiB, measured {gib:.2} ({:+.2} %) in {}; {}",
+            let line = format!(
+                "{} {} {layout}, stage {}: {predicted:.2} GiB, measured {gib:.2} ({:+.2} %) in {}",
                 row["split"],
                 row["row_id"],
-                layout,
                 rank.place,
                 100.0 * error,
-                rank.phase,
-                by.join(", ")
+                rank.phase
             );
-            errors.push(error.abs());
+            println!("{line}");
+            let most = if row["experts"].is_empty() { 0.006 } else { 0.04 };
+            if error.abs() > most {
+                wrong.push(line);
+            }
+        }
+        let fullest = ranks.iter().map(|rank| rank.peak_bytes).max().unwrap() as f64 / GIB;
+        let gib: f64 = row["peak_mem_gib"].parse().unwrap();
+        if row["split"] == "test" {
+            of_test.push((fullest / gib - 1.0).abs());
         }
     }
-    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-    println!("mean absolute error {:.2} % of {}", 100.0 * mean, errors.len());
+    let mean = of_test.iter().sum::<f64>() / of_test.len() as f64;
+    println!("mean absolute error of the fullest rank, {} test rows: {:.2} %", of_test.len(), 100.0 * mean);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mean <= 0.01, "{mean}");
 }

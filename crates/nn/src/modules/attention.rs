@@ -139,6 +139,7 @@ impl Attention {
             _ => (k, v),
         };
         f.give(self.spec.sharing, &k, &v);
+        let [q, k, v] = [f.heads_for_positions(q)?, f.heads_for_positions(k)?, f.heads_for_positions(v)?];
         let (mut mixed, weights) = match &self.differential {
             None => self.core(f, (q, k, v), x.dtype(), &mut held)?, // b s (a dv)
             Some(differential) => {
@@ -148,6 +149,7 @@ impl Attention {
                 (differential.combine(f, &first, &second, self.spec.heads)?, weights)
             }
         };
+        mixed = f.positions_for_heads(mixed)?;
         if let Some(gate) = gate {
             mixed = mixed.mul(&gate.sigmoid()?)?;
         }

@@ -25,6 +25,9 @@ impl ModelSpec {
             whole_model(self, &mut problems);
             part.vocab_size = self.vocab_size.next_multiple_of(ranks.tp.max(1));
         }
+        if ranks.cp > 1 {
+            whole_sequence(self, ranks, &mut problems);
+        }
         let experts = self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForwardSpec::Moe(_)));
         if !experts && (ranks.ep > 1 || ranks.etp > 1) {
             problems.push("there are no experts to divide over ranks".to_owned());
@@ -46,6 +49,36 @@ impl ModelSpec {
         problems.sort();
         problems.dedup();
         Err(problems)
+    }
+}
+
+/// What reads or mixes positions otherwise than by attention with rotated heads.
+fn whole_sequence(model: &ModelSpec, ranks: Ranks, problems: &mut Vec<String>) {
+    let mut refuse = |bad: bool, what: &str| {
+        if bad {
+            problems.push(format!("{what} is not divided over ranks that share a sequence"));
+        }
+    };
+    refuse(model.encoder.is_some(), "an encoder");
+    refuse(model.task != Task::NextToken, "a loss that is not that of the next token");
+    refuse(model.embedding.positions.is_some() || model.embedding.types.is_some(), "a table of positions");
+    refuse(!matches!(model.embedding.source, SourceSpec::Tokens), "an embedding of numbers");
+    for layer in &model.layers {
+        refuse(!matches!(layer.mixer, super::Mixer::Attention(_) | super::Mixer::None), "a mixer that is no attention");
+        refuse(matches!(layer.feed_forward, FeedForwardSpec::ChannelMix(_)), "a channel mix");
+        refuse(matches!(layer.form, BlockForm::Alternating { .. }), "a block with streams");
+        let Some(attention) = layer.attention() else { continue };
+        let each = ranks.tp.saturating_mul(ranks.cp);
+        let divided = attention.heads.is_multiple_of(each) && attention.kv_heads.is_multiple_of(each);
+        refuse(!divided, "a number of heads that tp × cp does not divide");
+        refuse(attention.sinks, "a logit of each head that joins the softmax");
+        refuse(attention.relative.is_some() || attention.alibi, "a position bias");
+        refuse(attention.keep.is_some() || attention.differential.is_some(), "an attention in several parts");
+        refuse(matches!(attention.projection, Projection::Routed(_)), "a mixture of heads");
+        refuse(!attention.causal, "attention in both directions");
+        if let Projection::Latent(latent) = &attention.projection {
+            refuse(latent.indexer.is_some(), "an indexer");
+        }
     }
 }
 

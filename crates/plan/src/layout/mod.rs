@@ -184,7 +184,7 @@ impl Layout {
 
     /// How tensors are divided within a stage and a replica.
     pub const fn ranks(&self) -> Ranks {
-        Ranks { tp: self.tp, sp: self.sp, ep: self.ep, etp: self.etp, imbalance: self.imbalance }
+        Ranks { tp: self.tp, sp: self.sp, cp: self.cp, ep: self.ep, etp: self.etp, imbalance: self.imbalance }
     }
 
     /// How states are divided over replicas.

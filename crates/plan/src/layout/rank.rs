@@ -8,7 +8,7 @@ use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Diagnostic, Diagnostics};
 
-use super::{Layout, Schedule, check, engine};
+use super::{ContextParallel, Layout, Schedule, check, engine};
 use crate::blocks::Blocks;
 use crate::cluster::pipeline as cluster;
 use crate::handover::Engine;
@@ -67,8 +67,9 @@ pub fn trace(
     let words = |problems: Vec<String>| -> Diagnostics {
         problems.into_iter().map(|problem| Diagnostic::error("T0484", problem)).collect()
     };
-    if layout.cp > 1 {
-        let problem = Diagnostic::error("T0485", "context parallel is not traced").help("cp 1");
+    if layout.cp > 1 && layout.context == ContextParallel::Ring {
+        let problem = Diagnostic::error("T0485", "keys and values that go round the ranks are not traced")
+            .help("context parallel by all-to-all, or cp 1");
         return Err(Diagnostics::from(problem));
     }
     let own = model.share(layout.ranks()).map_err(words)?;
@@ -91,6 +92,8 @@ pub fn trace(
         let micro_batches = traced_micro_batches(layout, in_flight);
         let options = StepOptions {
             batch: layout.micro_batch,
+            // A rank sees its own positions of a sequence.
+            seq_len: step.seq_len / layout.cp,
             grad_accum_steps: micro_batches,
             recompute: layout.recompute,
             offload: layout.offload,

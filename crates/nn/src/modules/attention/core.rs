@@ -41,11 +41,11 @@ impl Attention {
         input: DType,
         held: &mut Vec<Tensor>,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        let (b, s) = (heads.0.size(0), heads.0.size(2));
+        let (b, a, s) = (heads.0.size(0), heads.0.size(1), heads.0.size(2));
         let pairs = self.pairs(f, &heads);
         if let Some(keys) = &self.keys {
             let (out, weights) = self.weighted(f, heads, keys)?;
-            let merged = out.transpose(1, 2)?.reshape(&[b, s, self.spec.heads * self.spec.value_dim])?;
+            let merged = out.transpose(1, 2)?.reshape(&[b, s, a * self.spec.value_dim])?;
             return Ok((merged, Some(weights)));
         }
         let set = Setting { f, spec: &self.spec, pairs, input };
@@ -60,7 +60,7 @@ impl Attention {
             }
         };
         // b a s dv, laid out as b s a dv: the merge is a view wherever the kernel wrote it so.
-        let merged = out.transpose(1, 2)?.reshape(&[b, s, self.spec.heads * self.spec.value_dim])?;
+        let merged = out.transpose(1, 2)?.reshape(&[b, s, a * self.spec.value_dim])?;
         Ok((merged, weights))
     }
 
