@@ -119,7 +119,8 @@ pub fn stages(
             let range = first..first + *count as usize;
             first = range.end;
             let stage = spec.stage(range).ok()?;
-            let trace = pipeline::trace(std::slice::from_ref(&stage), blocks.len() as u64, &options, &passes).ok()?;
+            let trace =
+                pipeline::trace(std::slice::from_ref(&stage), blocks.len() as u64, &options, &passes, true).ok()?;
             let cost = |wanted: &[Phase]| {
                 machine.cost(&items(trace.trace.ops.iter().filter(|event| wanted.contains(&event.phase))))
             };
