@@ -18,7 +18,7 @@ pub struct Validate {
     /// Only this source; may be given several times
     #[arg(long, value_name = "ID")]
     pub source: Vec<String>,
-    /// Only this quantity: params, flops, memory; may be given several times
+    /// Only this quantity: params, flops, memory, time; may be given several times
     #[arg(long, value_name = "NAME")]
     pub quantity: Vec<String>,
     /// Only rows of this split: fit, test

@@ -98,11 +98,16 @@ fn hardware_of(label: &str) -> Option<&'static Hardware> {
     hardware::find(name).ok()
 }
 
+/// Largest size and largest number of devices that a row may state.
+const MOST: u64 = 1 << 24;
+const MOST_RANKS: u64 = 1 << 17;
+
 impl Measured {
-    /// Reads a row, cell by column; nothing for one without a time, or of a device that is not known here.
+    /// Reads a row, cell by column; nothing for one without a time, or of a device that is not known here, or of degrees
+    /// that do not go together.
     pub fn read<'a>(cell: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let text = |name: &str| cell(name).unwrap_or("").trim();
-        let count = |name: &str| text(name).parse::<u64>().ok();
+        let count = |name: &str| text(name).parse::<u64>().ok().filter(|number| (1..=MOST).contains(number));
         let positive = |name: &str| text(name).parse::<f64>().ok().filter(|number| *number > 0.0);
         let seconds = positive("iteration_s")?;
         let set = text("set").to_owned();
@@ -163,7 +168,7 @@ impl Measured {
         };
         let rate = |name: &str| positive(name).map(|rate| rate * 1e9);
         let bus = rate("ar_busbw_world_GBps").zip(rate("ag_busbw_world_GBps"));
-        Some(Self {
+        let row = Self {
             id: text("row_id").to_owned(),
             fit: text("split") == "fit",
             hardware: hardware_of(text("gpu"))?,
@@ -171,18 +176,40 @@ impl Measured {
             shape,
             experts,
             degrees: Degrees { tp, cp, dp: count("dp")?, pp: count("pp")?, ep: count("ep").unwrap_or(1), etp: 1 },
-            virtual_stages: count("vp").unwrap_or(1).max(1),
+            virtual_stages: count("vp").unwrap_or(1),
             share,
             micro_batches: count("grad_accum")?,
             zero: text("zero") == "1",
             per_node: count("gpus_per_node").unwrap_or(8),
             network: rate("inter_node_GBps_per_gpu").and_then(|rate| BytesPerSecond::new(rate).ok()),
             bus: bus.map(|(all_reduce, all_gather)| BusBandwidth { all_reduce, all_gather, bytes: BUS_BYTES }),
-            slow: set.starts_with("ultrascale") && !text("notes").split(';').any(|note| note == "fast_fabric"),
+            slow: text("notes").split(';').any(|note| note == "slow_fabric"),
             framework,
             seconds,
             set,
-        })
+        };
+        row.is_sound().then_some(row)
+    }
+
+    /// Whether its degrees go together and its sizes can be reckoned with.
+    fn is_sound(&self) -> bool {
+        let Degrees { tp, cp, dp, pp, ep, .. } = self.degrees;
+        let product = |all: &[u64]| all.iter().fold(1u64, |product, one| product.saturating_mul(*one));
+        let (shape, share) = (&self.shape, &self.share);
+        let stages = product(&[pp, self.virtual_stages]);
+        product(&[tp, cp, dp, pp]) <= MOST_RANKS
+            && product(&[tp, cp, dp]).is_multiple_of(ep)
+            && self.per_node <= 256
+            && stages <= shape.layers
+            && shape.layers <= 1024
+            && (self.virtual_stages == 1 || self.micro_batches.is_multiple_of(pp))
+            && shape.heads.is_multiple_of(tp)
+            && (shape.inner.is_multiple_of(tp) && shape.seq.is_multiple_of(cp))
+            && product(&[share.micro_batch, shape.seq]) <= 1 << 32
+            && product(&[share.micro_batch, shape.heads]) <= 1 << 24
+            && self.experts.is_none_or(|experts| {
+                experts.count <= 4096 && experts.count.is_multiple_of(ep) && experts.top_k <= experts.count
+            })
     }
 
     /// The devices that it ran on, with constants of a family: on the network of its source, as its job measured that where
@@ -472,6 +499,26 @@ mod tests {
         let over = seconds(&[("tp", "16"), ("sp", "yes"), ("dp", "1"), ("grad_accum", "8")]);
         let inside = seconds(&[("tp", "8"), ("sp", "yes"), ("dp", "2"), ("grad_accum", "8")]);
         assert!(over > 1.5 * inside, "{over} {inside}");
+    }
+
+    #[test]
+    fn rows_that_mean_nothing_are_passed_over() {
+        let usual = |cells: &[(&str, &str)]| {
+            let find = |name: &str| cells.iter().chain(&USUAL).find(|(key, _)| *key == name).map(|(_, value)| *value);
+            Measured::read(find).and_then(|row| row.predict(Family::of(row.hardware)))
+        };
+        assert!(usual(&[]).is_some());
+        for name in
+            ["tp", "pp", "dp", "micro_batch", "grad_accum", "n_layers", "d_model", "n_heads", "vocab", "seq_len"]
+        {
+            for value in ["0", "-1", "x", "", "99999999999999999999", "16777217"] {
+                assert!(usual(&[(name, value)]).is_none(), "{name} {value}");
+            }
+            // The largest that is read is reckoned with or passed over, without a panic.
+            let _ = usual(&[(name, "16777216")]);
+        }
+        let _ = usual(&[("pp", "16"), ("grad_accum", "16777216"), ("dp", "4096")]);
+        assert!(usual(&[("pp", "17")]).is_none() && usual(&[("tp", "3")]).is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rows against predictions: parameters, FLOP per token, peak memory.
+//! Rows against predictions: parameters, FLOP per token, peak memory, seconds of a step.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,6 +8,8 @@ use super::conventions::{Convention, Count, Terms};
 use super::facts::Traces;
 use super::memory::{self, PeakKind};
 use super::row::{Reading, Row};
+use crate::cluster::constants::Family;
+use crate::cluster::published::Measured;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,11 +20,13 @@ pub enum Quantity {
     Flops,
     /// Peak memory of a device.
     Memory,
+    /// Seconds of a step.
+    Time,
 }
 
 impl Quantity {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Params, Self::Flops, Self::Memory];
+    pub const ALL: [Self; 4] = [Self::Params, Self::Flops, Self::Memory, Self::Time];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
@@ -30,6 +34,7 @@ impl Quantity {
             Self::Params => "params",
             Self::Flops => "flops",
             Self::Memory => "memory",
+            Self::Time => "time",
         }
     }
 }
@@ -123,6 +128,9 @@ impl Judge {
                 .map_or_else(empty, |peak| (Some(peak.kind), peak.how, peak.assumed, Ok(peak.compared)));
             all.push(Judged { row: index, quantity: Quantity::Memory, kind, how, assumed, outcome });
         }
+        if let Some(timed) = row.timed.as_ref().filter(|_| wanted(Quantity::Time)) {
+            all.push(Judged { row: index, ..time(row, timed) });
+        }
         all
     }
 
@@ -189,6 +197,25 @@ impl Judge {
             (self.traces.facts(&row.model, &more, seq_len)?, self.traces.facts(&row.model, &base, seq_len)?);
         let facts = self.traces.facts(&row.model, config, seq_len)?;
         Ok(facts.predictor(more.forward() - base.forward(), hidden))
+    }
+}
+
+/// The step of a row.
+fn time(row: &Row, timed: &Measured) -> Judged {
+    let predicted = timed.predict(Family::of(timed.hardware)).ok_or("the layout does not divide the model");
+    let reported = row.step_time.ok_or("no time of a step in the row");
+    let outcome = predicted.and_then(|time| Ok(Compared { reported: reported?, predicted: time.seconds() }));
+    let mut how = format!("{} on {}", timed.framework.name(), timed.hardware.display);
+    if timed.slow {
+        how.push_str(", on a network as its job measured it");
+    }
+    Judged {
+        row: 0,
+        quantity: Quantity::Time,
+        kind: None,
+        how,
+        assumed: Vec::new(),
+        outcome: outcome.map_err(str::to_owned),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Predictions against published measurements: parameters, FLOP per token under the convention that each source states, and
-//! peak memory, row by row.
+//! peak memory and the time of a step, row by row.
 //!
 //! Nothing here is fitted. A row that does not say enough is not judged, and says what is missing.
 //!
@@ -12,6 +12,7 @@
 //! | `recipe` | what the code of a source does that its rows do not say |
 //! | `memory` | the peak of a row's step |
 //! | `judge` | a row against its prediction |
+//! | `simpler` | what one utilization for all would have said of times, and what a chosen layout loses |
 //! | `report` | the answer |
 
 mod architecture;
@@ -22,6 +23,7 @@ mod memory;
 mod recipe;
 mod report;
 mod row;
+mod simpler;
 
 pub use judge::{Compared, Judge, Judged, Quantity};
 pub use memory::PeakKind;

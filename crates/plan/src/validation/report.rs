@@ -5,11 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::judge::{Judge, Judged, Quantity};
 use super::memory::PeakKind;
 use super::row::Row;
+use super::simpler;
 use crate::phrase;
 use crate::report::{Block, Cell, Column, Report, Row as Line, Table, Value, Verdict};
 
 /// Largest error of a FLOP count that the digits of the source do not explain.
 pub const FLOP_BOUND: f64 = 0.01;
+
+/// Largest error of the time of a step that is not listed.
+pub const TIME_BOUND: f64 = 0.25;
+
+/// Largest median of the errors of times.
+pub const TIME_MEDIAN: f64 = 0.10;
 
 /// Which rows the report lists one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +58,7 @@ impl Judged {
             Quantity::Params => compared.beyond() == 0.0,
             Quantity::Flops => compared.beyond() <= FLOP_BOUND,
             Quantity::Memory => compared.beyond() <= self.kind?.bound(),
+            Quantity::Time => compared.beyond() <= TIME_BOUND,
         })
     }
 }
@@ -134,8 +142,13 @@ impl Request<'_> {
             (self.sources.is_empty() || self.sources.contains(&row.1.source))
                 && self.split.is_none_or(|split| row.1.split == split)
         };
+        // Constants of time were fitted on some rows: those show how well it was done, and are asked for by name.
+        let known = |judged: &Judged| {
+            judged.quantity == Quantity::Time && self.split.is_none() && self.rows[judged.row].split == "fit"
+        };
         let rows: Vec<(usize, &Row)> = self.rows.iter().enumerate().collect();
-        rows.iter().filter(chosen).flat_map(|(index, row)| judge.row(*index, row, wanted)).collect()
+        let judged = rows.iter().filter(chosen).flat_map(|(index, row)| judge.row(*index, row, wanted));
+        judged.filter(|judged| !known(judged)).collect()
     }
 
     /// Checks all rows and reports.
@@ -146,8 +159,9 @@ impl Request<'_> {
             let members = judged.iter().filter(|one| one.group() == group);
             let summary = Summary::of(members);
             match group.1 {
-                // The bound of measured memory is one of the median.
+                // The bounds of measured memory and of time are of the median.
                 Some(kind) if kind != PeakKind::Formula => summary.median > kind.bound(),
+                None if group.0 == Quantity::Time => summary.median > TIME_MEDIAN,
                 _ => summary.within < summary.count,
             }
         });
@@ -166,6 +180,7 @@ impl Request<'_> {
             .with("split", self.split);
         report.blocks.push(quantities(&judged).into());
         report.blocks.push(self.sources_table(&judged).into());
+        report.blocks.extend(simpler::table(self.rows, &judged).map(Block::from));
         report.blocks.extend(self.rows_table(&judged).map(Block::from));
         report.blocks.extend(not_judged(&judged).map(Block::from));
         report.blocks.push(Block::text(
@@ -175,6 +190,7 @@ impl Request<'_> {
                 phrase!["params: equal to all digits that are printed"],
                 phrase!["flops: FLOP of a token under the convention that the source states, within 1 % of what its TFLOP/s or MFU and its tokens per second say, rounding of the printed digits apart"],
                 phrase!["memory: of rows that state one layout, recipe and moment in full; the bound of what was measured is one of the median"],
+                phrase!["time: seconds of a step on rows that no constant was fitted on, unless --split fit asks for the others; the bound is one of the median, and rows farther off than 25 % count as outside"],
             ],
         ));
         report.result = self.result(&judged, &all);
@@ -270,6 +286,7 @@ fn quantities(judged: &[Judged]) -> Table {
     for group in groups(judged) {
         let summary = Summary::of(judged.iter().filter(|one| one.group() == group));
         let (name, bound) = match group {
+            (Quantity::Time, None) => ("time".to_owned(), format!("{:.0} % median", 100.0 * TIME_MEDIAN)),
             (quantity, None) => {
                 (quantity.name().to_owned(), if quantity == Quantity::Flops { "1 % each" } else { "exact" }.to_owned())
             }
@@ -293,6 +310,7 @@ fn numbers(one: &Judged, row: &Row) -> Option<[Cell; 4]> {
         Quantity::Flops => Cell::Text(format!("{:.3} GFLOP", value / 1e9)),
         Quantity::Memory if row.activations.is_some() => Cell::Text(format!("{value:.2} %")),
         Quantity::Memory => Cell::Text(format!("{:.2} GiB", value / f64::from(1 << 30))),
+        Quantity::Time => Cell::Text(format!("{value:.3} s")),
     };
     Some([
         shown(compared.reported.value),
@@ -309,6 +327,7 @@ fn unit(quantity: Quantity, row: &Row) -> &'static str {
         Quantity::Flops => "FLOP/token",
         Quantity::Memory if row.activations.is_some() => "%",
         Quantity::Memory => "B",
+        Quantity::Time => "s",
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::cluster::published::Measured;
+
 /// A number as it was printed: what it is, and how far the digits that were not printed may take it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
@@ -175,6 +177,8 @@ pub struct Row {
     pub usable_for: String,
     /// Remarks.
     pub notes: String,
+    /// The row as a step whose time is known here, if it states all that takes.
+    pub timed: Option<Box<Measured>>,
 }
 
 /// A cell that is not what its column holds.
@@ -281,6 +285,7 @@ impl Row {
             inferred: c.text("inferred_fields"),
             usable_for: c.text("usable_for"),
             notes: c.text("notes"),
+            timed: Measured::read(&cell).map(Box::new),
         };
         if cells.wrong.is_empty() { Ok(row) } else { Err(cells.wrong) }
     }
