@@ -12,7 +12,7 @@ use plan::model::Model;
 use plan::runtime;
 use plan::sharding::Sharding;
 use plan::work::Work;
-use tensor::{CastLists, DType};
+use tensor::CastLists;
 use train::run::Settings;
 use units::{Bytes, Diagnostic, Flops, Params};
 
@@ -266,12 +266,7 @@ impl StepArgs {
     /// The arithmetic that the precision recipe multiplies matrices in: what `--dtype` is where nobody gives it.
     pub fn arithmetic(&self) -> hardware::Precision {
         let recipe = self.precision.as_deref().and_then(|text| text.parse::<Precision>().ok());
-        match recipe.unwrap_or(Precision::Bf16Mixed).matmul_dtype() {
-            DType::F32 => hardware::Precision::Fp32,
-            DType::F16 => hardware::Precision::Fp16,
-            DType::F8E4M3 => hardware::Precision::Fp8,
-            _ => hardware::Precision::Bf16,
-        }
+        hardware::Precision::of(recipe.unwrap_or(Precision::Bf16Mixed).matmul_dtype())
     }
 
     /// The step, with defaults that depend on the model and the device.

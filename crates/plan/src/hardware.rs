@@ -27,6 +27,7 @@ mod write;
 use std::fmt;
 use std::str::FromStr;
 
+use tensor::DType;
 use units::{Bytes, BytesPerSecond, FlopPerByte, FlopPerSecond};
 
 pub use error::HardwareError;
@@ -76,6 +77,17 @@ impl Precision {
         Self::Int8,
         Self::Fp4,
     ];
+
+    /// The arithmetic that products of tensors of `dtype` are made in; integers are made into 32-bit floats first.
+    pub const fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F64 => Self::Fp64,
+            DType::BF16 => Self::Bf16,
+            DType::F16 => Self::Fp16,
+            DType::F8E4M3 | DType::F8E5M2 => Self::Fp8,
+            DType::F32 | DType::I64 | DType::I32 | DType::U32 | DType::U16 | DType::U8 | DType::Bool => Self::Fp32,
+        }
+    }
 
     /// The name used in data files and on the command line, such as `bf16`.
     pub const fn name(self) -> &'static str {

@@ -45,6 +45,7 @@ pub mod fleet;
 pub mod flops;
 pub mod formulas;
 pub mod frontier;
+pub mod ggml;
 pub mod handover;
 pub mod hardware;
 pub mod hw_report;

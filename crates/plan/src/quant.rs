@@ -1,6 +1,7 @@
 //! What numbers take in the formats that weights and caches are kept in, constants included.
 //!
-//! Facts are in `data/formats/weights.csv`, the block types of GGUF in `data/formats/ggml.csv`.
+//! Facts are in `data/formats/weights.csv`, the block types of GGUF in `data/formats/ggml.csv`; what models are computed with
+//! while they are packed, in [`tensor::packed`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use nn::config::Config;
 use nn::step::ParamInfo;
 use units::{Bytes, Diagnostic, Params};
 
+use crate::ggml::GgmlType;
 use crate::nearest::nearest;
 
 /// Which tensors of a model a format is used for.
@@ -60,9 +62,13 @@ pub struct Format {
 const WIDE: u64 = 2;
 
 static FORMATS: LazyLock<Vec<Format>> = LazyLock::new(|| {
-    let plain = include_str!("../../../data/formats/weights.csv").lines().filter_map(row);
-    let ggml = include_str!("../../../data/formats/ggml.csv").lines().filter_map(ggml_row);
-    plain.chain(ggml).collect()
+    let mut all: Vec<Format> = include_str!("../../../data/formats/weights.csv").lines().filter_map(row).collect();
+    // What has the name of one of those is that one: a file of its own kind around the same numbers.
+    let is_known = |name: &str| all.iter().any(|format| format.name.eq_ignore_ascii_case(name));
+    let blocks = GgmlType::all().iter().filter(|kind| kind.is_quantized() && !is_known(kind.name));
+    let blocks: Vec<Format> = blocks.map(of_ggml).collect();
+    all.extend(blocks);
+    all
 });
 
 fn row(line: &'static str) -> Option<Format> {
@@ -73,9 +79,16 @@ fn row(line: &'static str) -> Option<Format> {
         let (elements, bytes) = text.split_once(':')?;
         Some(Run { elements: elements.parse().ok()?, bytes: bytes.parse().ok()? })
     };
-    let runs = fields.next()?.split('+').map(run).collect::<Option<_>>()?;
+    let runs = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
     let (row, column, tensor) = (number()?, number()?, number()?);
+    let (runs, row, column, tensor) = if runs == "packed" {
+        let rates = tensor::packed::Format::find(name)?.rates();
+        let runs = rates.runs.iter().map(|&(elements, bytes)| Run { elements, bytes }).collect();
+        (runs, rates.row, rates.column, rates.whole)
+    } else {
+        (runs.split('+').map(run).collect::<Option<_>>()?, row, column, tensor)
+    };
     let covers = match fields.next()? {
         "all" => Covers::All,
         "blocks" => Covers::Blocks,
@@ -86,22 +99,18 @@ fn row(line: &'static str) -> Option<Format> {
 }
 
 /// A block type of GGUF, all of whose constants lie in its blocks.
-fn ggml_row(line: &'static str) -> Option<Format> {
-    let mut fields = line.split(',').skip(1);
-    let name = fields.next().filter(|name| name.starts_with(['Q', 'I', 'T']))?;
-    let run = Run { elements: fields.next()?.parse().ok()?, bytes: fields.next()?.parse().ok()? };
-    let in_caches = matches!(name, "Q8_0" | "Q5_1" | "Q5_0" | "Q4_1" | "Q4_0" | "IQ4_NL");
-    Some(Format {
-        name,
+fn of_ggml(kind: &'static GgmlType) -> Format {
+    Format {
+        name: kind.name,
         aliases: Vec::new(),
-        runs: vec![run],
+        runs: vec![Run { elements: kind.block, bytes: kind.bytes }],
         row: 0,
         column: 0,
         tensor: 0,
         covers: Covers::All,
-        in_caches,
+        in_caches: matches!(kind.name, "Q8_0" | "Q5_1" | "Q5_0" | "Q4_1" | "Q4_0" | "IQ4_NL"),
         source: "ggml-common.h of llama.cpp",
-    })
+    }
 }
 
 /// Every format, those of GGUF last.
@@ -130,7 +139,7 @@ impl Format {
 
     /// 16 bits without constants.
     pub fn bf16() -> &'static Self {
-        &FORMATS[1]
+        FORMATS.iter().find(|format| format.name == "bf16").expect("a row of the table")
     }
 
     /// Bytes of so many elements in a row, their groups' constants included.

@@ -50,7 +50,7 @@ pub struct Row {
 }
 
 /// Bytes of the context assumed on an accelerator of which no measurement is known.
-pub const ASSUMED: Bytes = Bytes(1 << 30);
+const ASSUMED: Bytes = Bytes(1 << 30);
 
 /// All rows.
 pub fn table() -> &'static [Row] {

@@ -138,13 +138,7 @@ struct Pace {
 }
 
 fn pace(hardware: &Hardware, dtype: DType) -> Option<Pace> {
-    let precision = match dtype {
-        DType::F32 => Precision::Fp32,
-        DType::F16 => Precision::Fp16,
-        DType::F8E4M3 => Precision::Fp8,
-        _ => Precision::Bf16,
-    };
-    Some(Pace { flop: hardware.peak(precision)?.rate.get(), bytes: hardware.bandwidth().get() })
+    Some(Pace { flop: hardware.peak(Precision::of(dtype))?.rate.get(), bytes: hardware.bandwidth().get() })
 }
 
 impl Pace {

@@ -316,7 +316,7 @@ fn reports(model: &Model, options: &StepOptions, sharding: Sharding) -> Vec<Repo
         options: *options,
         sharding,
         hardware: Some(hardware),
-        runtime: napkin_plan::runtime::ASSUMED,
+        runtime: Bytes(1 << 30),
         runtime_given: false,
         process: Some(napkin_plan::allocator::Process::default()),
         depth: 2,

@@ -84,6 +84,19 @@ pub struct Part {
     pub elements: u64,
 }
 
+/// Bytes of a packed weight as a sum of what each run of weights, each output, each input and the whole take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rates {
+    /// Weights of a run, and its bytes; codes first.
+    pub runs: SmallVec<[(u64, u64); 3]>,
+    /// Bytes of an output.
+    pub row: u64,
+    /// Bytes of an input.
+    pub column: u64,
+    /// Bytes of the weight.
+    pub whole: u64,
+}
+
 /// The formats.
 pub const FORMATS: &[Format] = &[
     Format {
@@ -261,6 +274,34 @@ impl Format {
             parts.push(part("g_idx", DType::I32, k));
         }
         parts
+    }
+
+    /// What [`Self::parts`] come to for a weight, each.
+    pub fn rates(&self) -> Rates {
+        let scale = match self.scale {
+            Scale::F32 => 4,
+            Scale::F16 => 2,
+            Scale::E8m0 | Scale::E4m3 | Scale::Bytes => 1,
+        };
+        let run = match self.block {
+            Block::Run(run) => Some(run),
+            Block::Square(side) => Some(side * side),
+            Block::Row => None,
+        };
+        let mut runs = SmallVec::from_slice(&[(8 / self.bits(), 1)]);
+        runs.extend(run.map(|run| (run, scale)));
+        if self.scale == Scale::Bytes {
+            runs.extend(run.map(|run| (run * SCALES, 4)));
+        }
+        if self.zeros {
+            runs.extend(run.map(|run| (run * 2, 1)));
+        }
+        Rates {
+            runs,
+            row: if run.is_none() { scale } else { 0 },
+            column: if self.group_index { 4 } else { 0 },
+            whole: if matches!(self.scale, Scale::Bytes | Scale::E4m3) { 4 } else { 0 },
+        }
     }
 
     /// Bytes of a weight `(n k)`, constants included.

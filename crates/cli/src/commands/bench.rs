@@ -128,7 +128,7 @@ impl Step {
 
         let spinner = spinner(quiet);
         spinner.set_message("peak of this processor");
-        let arithmetic = bench::precision(settings.training.precision.matmul_dtype());
+        let arithmetic = hardware::Precision::of(settings.training.precision.matmul_dtype());
         let peak = peak.map_or_else(|| Peak::measure(threads).rate_or_fp32(arithmetic), units::FlopPerSecond::get);
         spinner.set_message(format!("{} steps of {}", steps + 1, model.name));
         let request = StepRequest { model: &model, settings, threads, steps: steps as usize, peak };

@@ -238,7 +238,8 @@ impl Infer {
         let memory = read.flag::<Bytes>("--memory", engine.memory.as_deref());
         let kv_memory = read.flag::<Bytes>("--kv-memory", engine.kv_memory.as_deref());
         let kv_tokens = number(read, "--kv-tokens", &engine.kv_tokens);
-        let of_device = memory.is_none() && hardware.is_some_and(|device| device.kind != Kind::Cpu);
+        let device = hardware.filter(|_| memory.is_none());
+        let of_device = device.is_some_and(|device| device.kind != Kind::Cpu);
         let room = match (kv_tokens, kv_memory, memory, hardware) {
             (Some(tokens), ..) => Room::Tokens(tokens),
             (_, Some(bytes), ..) => Room::Bytes(bytes),
@@ -267,7 +268,7 @@ impl Infer {
             tp,
             room,
             utilization: Choice::or(utilization, if of_device { UTILIZATION } else { 1.0 }),
-            runtime: Choice::or(runtime, if of_device { plan::runtime::ASSUMED } else { Bytes::ZERO }),
+            runtime: Choice::or(runtime, device.map_or(Bytes::ZERO, |device| plan::runtime::bytes(device, tp.value))),
             fleet,
             mfu: Choice::or(share(read, "--mfu", &self.mfu), 1.0),
             mbu: Choice::or(share(read, "--mbu", &self.mbu), 1.0),

@@ -203,7 +203,7 @@ impl Train {
         let ceilings = self.record.as_ref().map(|_| ceilings(threads as usize, precision, peak)).transpose()?;
         let peak = peak.or(ceilings.map(|ceilings| ceilings.products)).or_else(|| {
             let measured = train::bench::Peak::measure(threads as usize);
-            FlopPerSecond::new(measured.rate_or_fp32(train::bench::precision(precision.matmul_dtype()))).ok()
+            FlopPerSecond::new(measured.rate_or_fp32(plan::hardware::Precision::of(precision.matmul_dtype()))).ok()
         });
         let recorder = self.record.as_ref().map(|_| Recorder::new(Stage::of_a_run()));
         let dir = self.folder(&model)?;

@@ -124,9 +124,7 @@ impl Request<'_> {
         }
         self.remarks(&mut report);
         report.notes.extend(advice(&levers, budget));
-        if report.result.get("fragmentation_holds_the_request") == Some(&Value::Bool(true))
-            && budget.is_some_and(|budget| levers.now > budget)
-        {
+        if self.is_fragmented() == Some(true) && budget.is_some_and(|budget| levers.now > budget) {
             report
                 .notes
                 .push(phrase!["expandable segments alone let this tensor in, and the step fails at a later one"]);
@@ -228,18 +226,28 @@ impl Request<'_> {
         Some(message.request.bytes.saturating_sub(free).saturating_sub(cached))
     }
 
+    /// Whether what is free and what is cached hold the request together and not alone; `None` where the message does not
+    /// say what is cached.
+    fn is_fragmented(&self) -> Option<bool> {
+        let message = &self.message;
+        let cached = message.unallocated.as_ref()?.bytes;
+        let free = message.free.as_ref().map_or(0, |size| size.bytes);
+        let asked = message.request.bytes;
+        Some(asked > free && asked <= free.saturating_add(cached))
+    }
+
     /// Whether fragmentation is to blame, and what the numbers contradict.
     fn remarks(&self, report: &mut Report) {
         let message = &self.message;
         let asked = message.request.bytes;
         let free = message.free.as_ref().map_or(0, |size| size.bytes);
         let mut lines = Vec::new();
-        if let Some(cached) = message.unallocated.as_ref().map(|size| size.bytes) {
-            let fragmented = Value::Bool(asked <= free.saturating_add(cached) && asked > free);
-            report.result.insert("fragmentation_holds_the_request", fragmented);
+        let cached = message.unallocated.as_ref().map(|size| size.bytes);
+        if let (Some(fragmented), Some(cached)) = (self.is_fragmented(), cached) {
+            report.result.insert("fragmentation_holds_the_request", Value::Bool(fragmented));
             lines.push(if asked <= free {
                 phrase!["fragmentation is not the cause: what is free would hold the request"]
-            } else if asked <= free.saturating_add(cached) {
+            } else if fragmented {
                 phrase![
                     "fragmentation: cached and free are ",
                     Bytes(free.saturating_add(cached)),

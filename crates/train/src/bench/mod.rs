@@ -61,16 +61,6 @@ pub struct Machine {
     pub has_matrix_units: bool,
 }
 
-/// The entry of the hardware table for a type of tensors.
-pub fn precision(dtype: DType) -> Precision {
-    match dtype {
-        DType::F64 => Precision::Fp64,
-        DType::BF16 => Precision::Bf16,
-        DType::F16 => Precision::Fp16,
-        _ => Precision::Fp32,
-    }
-}
-
 /// Measures this machine. `progress` is told what comes next.
 ///
 /// # Errors
@@ -173,7 +163,12 @@ impl Machine {
         };
         let measured = [DType::F32, DType::BF16, DType::F16].into_iter().filter_map(|dtype| {
             let document = format!("napkin bench {version}, best matrix product");
-            Some(OtherRate::new(precision(dtype), Variant::Measured, source(&document), rounded(best(dtype)? / 1e12)))
+            Some(OtherRate::new(
+                Precision::of(dtype),
+                Variant::Measured,
+                source(&document),
+                rounded(best(dtype)? / 1e12),
+            ))
         });
         let total = self.memory.unwrap_or(Bytes(1));
         let memory = Memory {

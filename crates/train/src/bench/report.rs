@@ -1,6 +1,6 @@
 //! A measured machine for people and for programs.
 
-use super::{Bandwidth, Machine, Product, counted, precision};
+use super::{Bandwidth, Machine, Product, counted};
 use plan::hardware::Precision;
 use plan::phrase;
 use plan::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Phrase, Report, Row, Table, Value};
@@ -93,7 +93,7 @@ impl Machine {
             Column::right("of peak"),
             Column::left(""),
         ];
-        let peak = self.peak_of(precision(dtype), threads);
+        let peak = self.peak_of(Precision::of(dtype), threads);
         let title = format!("{}, {}, peak {}", dtype.name(), counted(threads), rate_text(peak));
         let mut table = Table::new(title, columns);
         for product in self.products.iter().filter(|p| p.dtype == dtype && p.threads == threads) {
@@ -131,7 +131,7 @@ impl Machine {
                     .help("--seconds 300"),
             );
         }
-        let above = self.products.iter().find(|p| p.rate() > self.peak_of(precision(p.dtype), p.threads) * 1.02);
+        let above = self.products.iter().find(|p| p.rate() > self.peak_of(Precision::of(p.dtype), p.threads) * 1.02);
         if let Some(product) = above {
             let message = format!("{} at {} is above the peak", product.dtype.name(), product.n);
             all.push(
@@ -172,11 +172,9 @@ impl Machine {
             .with("bandwidth", Value::list(self.bandwidth.iter().map(Bandwidth::value)))
             .with(
                 "matmul",
-                Value::list(
-                    self.products.iter().map(|p| {
-                        p.value().with("share_of_peak", p.rate() / self.peak_of(precision(p.dtype), p.threads))
-                    }),
-                ),
+                Value::list(self.products.iter().map(|p| {
+                    p.value().with("share_of_peak", p.rate() / self.peak_of(Precision::of(p.dtype), p.threads))
+                })),
             )
     }
 }

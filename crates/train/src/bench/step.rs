@@ -140,7 +140,7 @@ impl StepRequest<'_> {
     }
 
     fn peak_words(&self) -> String {
-        format!(", the {} peak", super::precision(self.settings.training.precision.matmul_dtype()))
+        format!(", the {} peak", plan::hardware::Precision::of(self.settings.training.precision.matmul_dtype()))
     }
 
     fn value(&self, steps: &Steps, predicted: &Predicted, mfu: Option<Mfu>) -> Value {

@@ -10,7 +10,7 @@ use tensor::{Device, Runtime};
 use units::{BytesPerSecond, Diagnostic, FlopPerSecond};
 
 use super::recorder::{Recorder, Stage};
-use crate::bench::{self, Bandwidth, Peak, random_tokens};
+use crate::bench::{Bandwidth, Peak, random_tokens};
 use crate::run::{Predicted, Settings, parameter_count, program};
 
 /// Measures a step in two programs, one after the other: one whose allocator keeps what tensors free, as in training,
@@ -73,7 +73,7 @@ pub fn ceilings(threads: usize, precision: Precision, peak: Option<FlopPerSecond
     let measured = Peak::measure(threads);
     let rate = |precision| FlopPerSecond::new(measured.rate_or_fp32(precision));
     let wrong = |error: units::RangeError| Diagnostic::error("", error.to_string());
-    let products = bench::precision(precision.matmul_dtype());
+    let products = hardware::Precision::of(precision.matmul_dtype());
     Ok(Ceilings {
         fp32: rate(hardware::Precision::Fp32).map_err(wrong)?,
         products: peak.map_or_else(|| rate(products), Ok).map_err(wrong)?,

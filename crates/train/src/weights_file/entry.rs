@@ -1,7 +1,7 @@
 //! A tensor as the header of a file describes it, and the file.
 
-use super::ggml::GgmlType;
 use crate::checkpoint::from_safetensors;
+use plan::ggml::GgmlType;
 use safetensors::tensor::Dtype;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

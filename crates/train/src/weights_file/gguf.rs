@@ -5,9 +5,9 @@
 //! the file is.
 
 use super::entry::{Encoding, Entry, Format, Header};
-use super::ggml::GgmlType;
 use super::ranges::{Problems, check, shown};
 use crate::checkpoint::place;
+use plan::ggml::GgmlType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::Path;

@@ -6,7 +6,6 @@
 //! |---|---|
 //! | `entry` | a tensor as a header has it, and the header |
 //! | `safetensors`, `gguf` | the two formats |
-//! | `ggml` | the types of tensors of GGUF |
 //! | `ranges` | byte ranges that follow each other |
 //! | `open` | from a path to headers: one file, an index, parts, a folder |
 //! | `packed` | quantised weights, known by the constants beside them |
@@ -16,7 +15,6 @@
 
 mod against;
 mod entry;
-mod ggml;
 mod gguf;
 mod group;
 mod open;
@@ -32,10 +30,10 @@ mod tests_wrappers;
 
 pub use against::{Against, Lone};
 pub use entry::{Encoding, Entry, Format, Header};
-pub use ggml::GgmlType;
 pub use group::Group;
 pub use open::{Stored, is_weights};
 pub use packed::{Packing, Weight};
+pub use plan::ggml::GgmlType;
 pub use report::inspect;
 
 pub(crate) use entry::spelling;

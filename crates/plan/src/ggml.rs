@@ -16,7 +16,7 @@ pub struct GgmlType {
 }
 
 static TYPES: LazyLock<Vec<GgmlType>> =
-    LazyLock::new(|| include_str!("../../../../data/formats/ggml.csv").lines().filter_map(row).collect());
+    LazyLock::new(|| include_str!("../../../data/formats/ggml.csv").lines().filter_map(row).collect());
 
 fn row(line: &'static str) -> Option<GgmlType> {
     let mut fields = line.split(',');
@@ -26,6 +26,11 @@ fn row(line: &'static str) -> Option<GgmlType> {
 }
 
 impl GgmlType {
+    /// All types, by their numbers.
+    pub fn all() -> &'static [Self] {
+        &TYPES
+    }
+
     /// The type of that number.
     pub fn by_id(id: u32) -> Option<&'static Self> {
         TYPES.iter().find(|one| one.id == id)
@@ -75,7 +80,7 @@ mod tests {
 
     #[test]
     fn every_row_is_read_and_no_number_stands_twice() {
-        let rows = include_str!("../../../../data/formats/ggml.csv").lines().filter(|line| !line.starts_with('#'));
+        let rows = include_str!("../../../data/formats/ggml.csv").lines().filter(|line| !line.starts_with('#'));
         assert_eq!(TYPES.len(), rows.count() - 1);
         assert!(TYPES.windows(2).all(|two| two[0].id < two[1].id));
     }
