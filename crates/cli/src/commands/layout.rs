@@ -4,15 +4,22 @@ use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
-use nn::Recompute;
 use nn::offload::Offload;
-use nn::step::Precision;
+use nn::optim::{Implementation, Kind, OptimizerKind};
+use nn::step::{Precision, StepOptions, Until};
+use nn::{Objective, Profile, Recompute};
+use plan::cluster::network::{self, NetworkKind};
 use plan::handover::{self, Around, Engine, Export, Run, Taken};
+use plan::hardware::Hardware;
+use plan::layout::answer;
+use plan::layout::estimate::{Cluster, Run as Measured};
 use plan::layout::report::{Request, report};
+use plan::layout::search::Wanted;
 use plan::layout::{ContextParallel, Layout as Divided, Schedule};
 use plan::model::Model;
 use plan::phrase;
 use plan::report::{Block, KeyValue, Origin, Report};
+use tensor::CastLists;
 use units::{Diagnostic, Diagnostics};
 
 use crate::model_args::ModelArgs;
@@ -51,6 +58,21 @@ pub struct Layout {
     /// Write the configuration of megatron, torchtitan, deepspeed, fsdp or nanotron: to standard output, or to the file of -o
     #[arg(long, value_name = "ENGINE")]
     pub export: Option<String>,
+    /// The accelerator: memory and time of the layout; without a layout, the best of all
+    #[arg(long, value_name = "NAME")]
+    pub hw: Option<String>,
+    /// What is between nodes: infiniband-ndr, efa-v2, ... [default: infiniband-ndr]
+    #[arg(long, value_name = "NAME")]
+    pub network: Option<String>,
+    /// Sequences of a step, over all replicas, where the best layout is looked for
+    #[arg(long, value_name = "N")]
+    pub gbs: Option<String>,
+    /// Largest micro-batch that is tried
+    #[arg(long, value_name = "N")]
+    pub most_micro_batch: Option<String>,
+    /// How many of the best layouts are shown [default: 5]
+    #[arg(long, value_name = "N")]
+    pub top: Option<String>,
     /// Devices of a node [default: 8]
     #[arg(long, value_name = "N")]
     pub devices_per_node: Option<String>,
@@ -140,9 +162,50 @@ struct Question {
     precision: (Precision, Origin),
     engine: Option<Engine>,
     warnings: Vec<Diagnostic>,
+    hardware: Option<Hardware>,
+    network: &'static NetworkKind,
+    /// Sequences of a step, where no layout is given.
+    search: Option<u64>,
+    most_micro_batch: u64,
+    top: usize,
 }
 
 impl Question {
+    /// The run on the device that is named, if one is.
+    fn run(&self) -> Result<Option<Measured<'_>>, Diagnostics> {
+        let Some(hardware) = &self.hardware else { return Ok(None) };
+        let step = StepOptions {
+            batch: 1,
+            seq_len: self.seq_len.0,
+            profile: Profile::Fused,
+            precision: self.precision.0,
+            optimizer: OptimizerKind { kind: Kind::AdamW, implementation: Implementation::Fused },
+            recompute: Recompute::None,
+            grad_accum_steps: 1,
+            autocast: CastLists::Cuda,
+            steps: 1,
+            warm: true,
+            dropout: false,
+            objective: Objective::DEFAULT,
+            offload: Offload::NONE,
+            until: Until::Optimizer,
+        };
+        let cluster = Cluster { hardware, per_node: self.devices_per_node, network: self.network };
+        Measured::new(&self.model, step, Some(self.engine.unwrap_or(Engine::Megatron)), cluster).map(Some)
+    }
+
+    /// The best of all layouts, where none is given.
+    fn best(&mut self) -> Result<Option<Report>, Diagnostics> {
+        let (Some(global_batch), Some(devices)) = (self.search, self.devices) else { return Ok(None) };
+        let Some(run) = self.run()? else { return Ok(None) };
+        let capacity = run.cluster.hardware.capacity();
+        let wanted = Wanted { devices, global_batch, capacity, micro_batch: self.most_micro_batch };
+        let (report, found) = answer::best(&run, &wanted, self.top)?;
+        let layout = found.fits.into_iter().next().map(|(layout, _)| layout);
+        self.layout = layout.unwrap_or_default();
+        Ok(Some(report))
+    }
+
     fn export(&self, engine: Engine) -> Result<Export, Diagnostics> {
         let run = Run {
             name: &self.model.name,
@@ -166,6 +229,9 @@ impl Question {
             precision: self.precision,
         };
         let mut report = report(&request)?;
+        if let Some(run) = self.run()? {
+            answer::add(&mut report, &run, &self.layout)?;
+        }
         report.warnings.extend(self.warnings.iter().cloned());
         Ok(report)
     }
@@ -179,7 +245,8 @@ impl Layout {
 
     /// The configuration, and what to warn about.
     pub fn configuration(&self) -> Result<(String, Diagnostics), Diagnostics> {
-        let question = self.question()?;
+        let mut question = self.question()?;
+        question.best()?;
         let Some(engine) = question.engine else { return Ok(Default::default()) };
         let report = question.answer()?;
         let export = question.export(engine)?;
@@ -188,8 +255,12 @@ impl Layout {
 
     /// Answers it; with `--export` and a file, writes that.
     pub fn report(&self, files: &[String], force: bool) -> Result<Report, Diagnostics> {
-        let question = self.question()?;
-        let mut report = question.answer()?;
+        let mut question = self.question()?;
+        let best = question.best()?;
+        let mut report = match best {
+            Some(report) => report,
+            None => question.answer()?,
+        };
         if let Some(engine) = question.engine {
             let export = question.export(engine)?;
             report.warnings.extend(export.warnings);
@@ -213,6 +284,27 @@ impl Layout {
         let seq_len = read.flag_with("--seq-len", self.seq_len.as_deref(), some);
         let precision = word::<Precision>(&mut read, "--precision", self.precision.as_deref());
         let engine = word::<Engine>(&mut read, "--export", self.export.as_deref());
+        let hardware = read.hardware(self.hw.as_deref());
+        let network = read.take(network::find(self.network.as_deref().unwrap_or("infiniband-ndr")));
+        let gbs = read.flag_with("--gbs", self.gbs.as_deref(), some);
+        let most_micro_batch = read.flag_with("--most-micro-batch", self.most_micro_batch.as_deref(), some);
+        let top = read.flag_with("--top", self.top.as_deref(), some);
+        let given = self.degrees.given() || self.from_file();
+        if self.hw.is_some() && !given {
+            read.required(gbs, self.gbs.is_some(), "--gbs", "1024");
+            read.required(devices, self.devices.is_some(), "-n", "64");
+        } else {
+            let idle = [
+                ("--gbs", self.gbs.is_some()),
+                ("--most-micro-batch", self.most_micro_batch.is_some()),
+                ("--top", self.top.is_some()),
+            ];
+            let why = if given { "a layout is given" } else { "no device is named by --hw" };
+            read.no_effect(&idle, why);
+        }
+        if self.hw.is_none() {
+            read.no_effect(&[("--network", self.network.is_some())], "no device is named by --hw");
+        }
         let (model, taken) = match (model, self.taken(&mut read)) {
             (Some(model), Some((engine, file, text))) => {
                 let around = Around { file, model: &model.spec, devices };
@@ -224,7 +316,9 @@ impl Layout {
         let layout = self.degrees.read(&mut read, taken.as_ref(), devices);
         let model = read.finish(model)?;
         let longest = model.spec.max_positions.unwrap_or(4096).min(4096);
-        let usual = engine.map_or(Precision::Bf16Mixed, Engine::usual_precision);
+        let runs = if self.hw.is_some() { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
+        let usual = engine.map_or(runs, Engine::usual_precision);
+        let network = network.ok_or_else(Diagnostics::new)?;
         Ok(Question {
             layout,
             devices,
@@ -233,9 +327,26 @@ impl Layout {
             seq_len: first(seq_len, taken.as_ref().and_then(|taken| taken.seq_len), longest),
             precision: first(precision, taken.as_ref().and_then(|taken| taken.precision), usual),
             engine,
+            network,
+            search: gbs.filter(|_| hardware.is_some()),
+            hardware,
+            most_micro_batch: most_micro_batch.unwrap_or(4),
+            top: top.map_or(5, |top| usize::try_from(top).unwrap_or(usize::MAX)),
             warnings: taken.map(|taken| taken.warnings).unwrap_or_default(),
             model,
         })
+    }
+
+    /// Whether a file says the layout.
+    fn from_file(&self) -> bool {
+        let files = [
+            &self.from_megatron_args,
+            &self.from_torchtitan,
+            &self.from_deepspeed,
+            &self.from_fsdp,
+            &self.from_nanotron,
+        ];
+        files.into_iter().any(Option::is_some)
     }
 
     /// The file that the layout is taken from: whose it is, its name, its text.
@@ -254,6 +365,28 @@ impl Layout {
 }
 
 impl Degrees {
+    /// Whether any part of a layout is given.
+    fn given(&self) -> bool {
+        let words = [
+            &self.dp,
+            &self.tp,
+            &self.cp,
+            &self.ep,
+            &self.etp,
+            &self.pp,
+            &self.virtual_stages,
+            &self.schedule,
+            &self.zero,
+            &self.shard,
+            &self.micro_batch,
+            &self.grad_accum,
+            &self.recompute,
+            &self.offload,
+        ];
+        let switches = self.sp || self.cp_all_to_all || self.no_reshard || !self.blocks.is_empty();
+        switches || words.into_iter().any(Option::is_some)
+    }
+
     /// What the flags say, over what a file says.
     fn read(&self, read: &mut Reader, taken: Option<&Taken>, devices: Option<u64>) -> Divided {
         let mut layout = taken.map(|taken| taken.layout.clone()).unwrap_or_default();

@@ -84,6 +84,16 @@ fn work(event: &OpEvent) -> Work {
             }
             _ => None,
         },
+        Op::MatMulInto(_) => match (shape(1), shape(2)) {
+            ([m, k], [_, n]) => Some(Work::Product { batch: 1, m: *m, n: *n, k: *k }),
+            _ => None,
+        },
+        Op::GroupedMatMulInto(_) => match (shape(1), shape(2), shape(3)) {
+            ([rows, m], [_, n], [experts]) => {
+                Some(Work::Product { batch: *experts, m: *m, n: *n, k: rows.div_ceil(*experts.max(&1)) })
+            }
+            _ => None,
+        },
         Op::Attention(op) => attention(op, shape(0), shape(1), shape(2), false),
         Op::AttentionBackward(op) => attention(&op.of, shape(0), shape(1), shape(2), true),
         _ => None,

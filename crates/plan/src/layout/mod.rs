@@ -3,10 +3,13 @@
 //! Rank order is that of Megatron-Core (`order = "tp-cp-ep-dp-pp"`): neighbours share tensors first, pipeline stages are
 //! farthest apart. Experts have groups of their own over the same ranks of a stage: `etp × ep × expert dp = tp × cp × dp`.
 
+pub mod answer;
 mod check;
 pub mod engine;
+pub mod estimate;
 pub mod rank;
 pub mod report;
+pub mod search;
 
 pub use check::check;
 pub(crate) use check::moe;

@@ -1,0 +1,282 @@
+//! A layout on a cluster: memory of its ranks and time of its step, from traces of the ranks.
+//!
+//! Ranks of the first, a middle and the last stage are traced; those between are like the middle one.
+
+use nn::ParamKind;
+use nn::step::{Precision, StepOptions};
+use tensor::meter::OpEvent;
+use tensor::{Op, Phase};
+use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Seconds};
+
+use super::rank::{RankMemory, RankTrace, trace};
+use super::{Layout, Schedule};
+use crate::cluster::collective_time::Collective;
+use crate::cluster::constants::{Family, rules};
+use crate::cluster::machine::{Cost, Machine, Parts, Talk};
+use crate::cluster::network::NetworkKind;
+use crate::cluster::step::{Passes, Rank, Step, StepTime, Sync, Update};
+use crate::cluster::topology::{Axis, Degrees, Order};
+use crate::cluster::traced::items;
+use crate::flops;
+use crate::handover::Engine;
+use crate::hardware::{self, Hardware};
+use crate::model::Model;
+use crate::runtime;
+
+/// Where a run is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster<'a> {
+    /// The accelerator.
+    pub hardware: &'a Hardware,
+    /// Devices of a node.
+    pub per_node: u64,
+    /// What is between nodes.
+    pub network: &'a NetworkKind,
+}
+
+/// What is divided, apart from how.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Length of sequences, precision, optimizer, profile: all that a layout does not say.
+    pub step: StepOptions,
+    /// Who runs it.
+    pub engine: Option<Engine>,
+    /// FLOP of the model for one token, causal.
+    pub flop_per_token: Flops,
+    /// Where.
+    pub cluster: Cluster<'a>,
+}
+
+/// Memory and time of a layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// Memory of the traced ranks, without what lies outside of the allocator.
+    pub memory: Vec<RankMemory>,
+    /// The fullest device: its rank, and what lies outside.
+    pub device: Bytes,
+    /// The step, line by line.
+    pub time: StepTime,
+    /// Utilization of the model's own FLOP.
+    pub mfu: Mfu,
+    /// Tokens of a step.
+    pub tokens: u64,
+}
+
+impl Estimate {
+    /// Seconds of a step.
+    pub fn seconds(&self) -> Seconds {
+        Seconds::new(self.time.seconds()).unwrap_or_default()
+    }
+}
+
+impl<'a> Run<'a> {
+    /// A run of a model on a cluster.
+    ///
+    /// # Errors
+    /// If the model cannot be traced, or the hardware table has no rate for its arithmetic.
+    pub fn new(
+        model: &'a Model,
+        step: StepOptions,
+        engine: Option<Engine>,
+        cluster: Cluster<'a>,
+    ) -> Result<Self, Diagnostics> {
+        let one = StepOptions { batch: 1, grad_accum_steps: 1, recompute: nn::Recompute::None, ..step };
+        let flop_per_token = flops::work(model, &one)?.flop_per_token();
+        Ok(Self { model, step, engine, flop_per_token, cluster })
+    }
+
+    /// The machine of a layout.
+    fn machine(&self, layout: &Layout) -> Result<Machine, Diagnostic> {
+        let arithmetic = arithmetic(self.step.precision);
+        let parts = Parts {
+            hardware: self.cluster.hardware,
+            family: Family::of(self.cluster.hardware),
+            rules: rules(),
+            precision: arithmetic,
+            per_node: self.cluster.per_node,
+            network: self.cluster.network,
+        };
+        let Layout { tp, cp, dp, pp, ep, etp, .. } = *layout;
+        let machine = parts.machine(Degrees { tp, cp, dp, pp, ep, etp }, Order::PipelineOutermost);
+        machine.ok_or_else(|| {
+            let message = format!(
+                "{} has no rate for {} in the hardware table",
+                self.cluster.hardware.display,
+                arithmetic.name()
+            );
+            Diagnostic::error("T0486", message).help("--precision with another arithmetic, or another --hw")
+        })
+    }
+
+    /// Traces what layouts like this one share: all but the replicas and what is divided over them.
+    ///
+    /// # Errors
+    /// As [`trace`].
+    pub fn traces(&self, layout: &Layout) -> Result<Vec<RankTrace>, Diagnostics> {
+        let mut places = vec![0, layout.pp / 2, layout.pp - 1];
+        places.dedup();
+        trace(&self.model.spec, layout, &self.step, self.engine, places)
+    }
+
+    /// Memory and time of a layout, given its traces or those of one that differs in its replicas alone.
+    ///
+    /// # Errors
+    /// If the hardware table has no rate for the arithmetic.
+    pub fn estimate(&self, layout: &Layout, traces: &[RankTrace]) -> Result<Estimate, Diagnostics> {
+        let machine = self.machine(layout)?;
+        let memory: Vec<RankMemory> = traces.iter().map(|trace| trace.memory(layout)).collect();
+        let fullest = memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
+        let outside = runtime::bytes(self.cluster.hardware, layout.devices());
+        let ranks: Vec<Rank> = traces.iter().map(|trace| self.rank(layout, trace, &machine)).collect();
+        let place = |place: u64| match place {
+            0 => 0,
+            last if last + 1 == layout.pp => ranks.len() - 1,
+            _ => ranks.len() / 2,
+        };
+        let positions = layout.micro_batch * self.step.seq_len / layout.cp;
+        let stream = positions * self.model.spec.hidden_size * self.step.precision.gathered_dtype().size_in_bytes();
+        let step = Step {
+            ranks: (0..layout.pp).map(|rank| ranks[place(rank)].clone()).collect(),
+            schedule: layout.schedule,
+            micro_batches: layout.grad_accum,
+            boundary: stream as f64 / if layout.sp { layout.tp as f64 } else { 1.0 },
+            waits: false,
+        };
+        let time = step.time(&machine);
+        let tokens = layout.global_batch().saturating_mul(self.step.seq_len);
+        let peak = self.cluster.hardware.peak(arithmetic(self.step.precision)).map_or(0.0, |peak| peak.rate.get());
+        let flop = self.flop_per_token.get() as f64 * tokens as f64;
+        let mfu = flop / (time.seconds() * peak * layout.devices() as f64);
+        let mfu = Mfu::new(mfu).map_err(|error| Diagnostic::error("T0486", error.to_string()))?;
+        Ok(Estimate { device: Bytes(fullest.saturating_add(outside.get())), memory, time, mfu, tokens })
+    }
+
+    /// What a rank does, as the model of time takes it.
+    fn rank(&self, layout: &Layout, traced: &RankTrace, machine: &Machine) -> Rank {
+        let each = 1.0 / (traced.options.grad_accum_steps as f64 * layout.virtual_stages as f64);
+        let events = &traced.traced.trace.ops;
+        let cost =
+            |wanted: &dyn Fn(&OpEvent) -> bool| machine.cost(&items(events.iter().filter(|event| wanted(event))));
+        let back = |event: &OpEvent| matches!(event.phase, Phase::Backward | Phase::Recompute);
+        let mut passes = Passes {
+            forward: cost(&|event| event.phase == Phase::Forward) * each,
+            backward: cost(&|event| back(event) && !makes_weight_gradient(event)) * each,
+            weights: cost(&|event| back(event) && makes_weight_gradient(event)) * each,
+        };
+        let held = Held::of(traced);
+        if layout.zero >= 3 {
+            self.gather_in_passes(layout, &held, machine, &mut passes, traced);
+        }
+        let divided = if layout.zero >= 1 { layout.sharing_ranks() as f64 } else { 1.0 };
+        let optimizer = cost(&|event| event.phase == Phase::Optimizer) * (1.0 / divided);
+        // A cost is given back as an op that moves as many bytes as take as long: the update waits for nothing else.
+        Rank {
+            stages: vec![passes; layout.virtual_stages as usize],
+            update: self.update(layout, &held, optimizer, machine),
+        }
+    }
+
+    /// What is exchanged once in a step, and the optimizer.
+    fn update(&self, layout: &Layout, held: &Held, optimizer: Cost, machine: &Machine) -> Update {
+        let precision = self.step.precision;
+        let (grad, weight) = (precision.grad_dtype().size_in_bytes(), precision.gathered_dtype().size_in_bytes());
+        let talk = |collective, bytes: f64, axis| Talk { collective, bytes, axis };
+        let groups = [(held.shared, Axis::Replicas), (held.experts, Axis::ExpertDp)];
+        let mut gradients = Vec::new();
+        let mut parameters = Vec::new();
+        for (count, axis) in groups.into_iter().filter(|(count, _)| *count > 0.0) {
+            let bytes = count * grad as f64;
+            match layout.zero {
+                0 => gradients.push(talk(Collective::AllReduce, bytes, axis)),
+                // From the second on gradients are cut up as they come; ZeRO 3 does so in every pass.
+                3.. => {}
+                _ => {
+                    gradients.push(talk(Collective::ReduceScatter, bytes, axis));
+                    parameters.push(talk(Collective::AllGather, count * weight as f64, axis));
+                }
+            }
+        }
+        let moves = crate::cluster::op_time::Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
+        Update { gradients, sync: Sync::Behind, optimizer: vec![crate::cluster::machine::Item::Op(moves)], parameters }
+    }
+
+    /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass: hidden behind
+    /// the pass but for one block, as far as the pass is as long.
+    fn gather_in_passes(
+        &self,
+        layout: &Layout,
+        held: &Held,
+        machine: &Machine,
+        passes: &mut Passes,
+        traced: &RankTrace,
+    ) {
+        let precision = self.step.precision;
+        let weight = precision.gathered_dtype().size_in_bytes() as f64;
+        let blocks = traced.stages.iter().map(|stage| stage.layers.len()).sum::<usize>().max(1) as f64;
+        let chunks = layout.virtual_stages as f64;
+        let talk =
+            |collective, bytes: f64, axis| machine.talk(&Talk { collective, bytes: bytes / blocks, axis }) * blocks;
+        let both = |collective, each: f64| {
+            (talk(collective, held.shared * each, Axis::Replicas)
+                + talk(collective, held.experts * each, Axis::ExpertDp))
+                / chunks
+        };
+        let gather = both(Collective::AllGather, weight);
+        let reduce = both(Collective::ReduceScatter, precision.grad_dtype().size_in_bytes() as f64);
+        let exposed = |all: f64, pass: f64| (all - pass).max(all / blocks);
+        let forward = machine.seconds(passes.forward);
+        passes.forward.device += exposed(gather, forward);
+        let again = if layout.reshard { gather } else { 0.0 };
+        passes.backward.device += exposed(again + reduce, machine.seconds(passes.backward + passes.weights));
+    }
+}
+
+/// Parameters that a rank holds: those that all replicas have, and those of its experts.
+struct Held {
+    shared: f64,
+    experts: f64,
+}
+
+impl Held {
+    fn of(traced: &RankTrace) -> Self {
+        let mut held = Self { shared: 0.0, experts: 0.0 };
+        for param in traced.traced.params.iter().filter(|param| param.trainable) {
+            match param.kind {
+                ParamKind::Expert { .. } => held.experts += param.elements as f64,
+                _ => held.shared += param.elements as f64,
+            }
+        }
+        held
+    }
+}
+
+/// Whether an op makes the gradient of a weight and nothing that a stage before waits for.
+fn makes_weight_gradient(event: &OpEvent) -> bool {
+    matches!(event.op, Op::MatMulInto(_) | Op::GroupedMatMulInto(_) | Op::GroupedWeightGrad(_))
+}
+
+/// Arithmetic of the matrix products of a recipe, as the hardware table names it.
+fn arithmetic(precision: Precision) -> hardware::Precision {
+    match precision {
+        Precision::Fp32 => hardware::Precision::Tf32,
+        Precision::Fp16Mixed => hardware::Precision::Fp16,
+        Precision::Fp8 => hardware::Precision::Fp8,
+        _ => hardware::Precision::Bf16,
+    }
+}
+
+/// Layouts whose traces are the same: they differ in their replicas and in what is divided over these.
+pub(super) fn same_traces(a: &Layout, b: &Layout) -> bool {
+    let of = |layout: &Layout| {
+        let in_flight =
+            if layout.schedule == Schedule::GPipe { layout.grad_accum } else { layout.grad_accum.min(layout.pp + 1) };
+        (
+            (layout.tp, layout.sp, layout.cp, layout.context, layout.ep, layout.etp),
+            (layout.pp, layout.virtual_stages, layout.schedule, layout.blocks.clone()),
+            (layout.micro_batch, layout.recompute, layout.offload, in_flight),
+        )
+    };
+    of(a) == of(b) && a.imbalance == b.imbalance && a.virtual_stages == 1
+}
