@@ -289,7 +289,7 @@ impl Layout {
         let gbs = read.flag_with("--gbs", self.gbs.as_deref(), some);
         let most_micro_batch = read.flag_with("--most-micro-batch", self.most_micro_batch.as_deref(), some);
         let top = read.flag_with("--top", self.top.as_deref(), some);
-        let given = self.degrees.given() || self.from_file();
+        let given = self.degrees.given() || self.reads_file();
         if self.hw.is_some() && !given {
             read.required(gbs, self.gbs.is_some(), "--gbs", "1024");
             read.required(devices, self.devices.is_some(), "-n", "64");
@@ -338,7 +338,7 @@ impl Layout {
     }
 
     /// Whether a file says the layout.
-    fn from_file(&self) -> bool {
+    fn reads_file(&self) -> bool {
         let files = [
             &self.from_megatron_args,
             &self.from_torchtitan,

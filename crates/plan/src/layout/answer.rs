@@ -123,30 +123,12 @@ fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
 pub fn best(run: &Run<'_>, wanted: &Wanted, most: usize) -> Result<(Report, Found), Diagnostics> {
     let found = search(run, wanted)?;
     let tried = found.tried();
-    let mut report = match found.fits.first() {
-        Some((layout, estimate)) => {
-            let mut report = Report::new("layout", phrase![layout.to_string()]);
-            report.verdict = Verdict::Answered;
-            report.headline.qualifiers.push(phrase![
-                Cell::Percent(estimate.mfu.get()),
-                " MFU, ",
-                estimate.device,
-                " of ",
-                wanted.capacity
-            ]);
-            report
-        }
-        None => {
-            let mut report = Report::new("layout", phrase!["no layout fits"]);
-            report.verdict = Verdict::No;
-            report.headline.qualifiers.push(phrase![
-                Cell::Count(tried as u128),
-                " tried on ",
-                wanted.devices,
-                " devices"
-            ]);
-            report
-        }
+    let mut report = if let Some((layout, estimate)) = found.fits.first() {
+        let said = phrase![Cell::Percent(estimate.mfu.get()), " MFU, ", estimate.device, " of ", wanted.capacity];
+        Report::new("layout", phrase![layout.to_string()]).qualified(said)
+    } else {
+        let said = phrase![Cell::Count(tried as u128), " tried on ", wanted.devices, " devices"];
+        Report { verdict: Verdict::No, ..Report::new("layout", phrase!["no layout fits"]).qualified(said) }
     };
     if let Some((_, first)) = found.fits.first() {
         report.blocks.push(ranking(&found, first, most).into());
@@ -167,8 +149,9 @@ fn ranking(found: &Found, first: &Estimate, most: usize) -> Table {
         [layout.dp, layout.tp, layout.pp, layout.cp, layout.ep, u64::from(layout.zero), layout.micro_batch]
     };
     let shown = &found.fits[..found.fits.len().min(most)];
-    let said: Vec<usize> =
-        (0..names.len()).filter(|&i| i < 3 || i > 4 || shown.iter().any(|(layout, _)| sizes(layout)[i] > 1)).collect();
+    let said: Vec<usize> = (0..names.len())
+        .filter(|&i| !(3..=4).contains(&i) || shown.iter().any(|(layout, _)| sizes(layout)[i] > 1))
+        .collect();
     let mut columns = vec![Column::right("#")];
     columns.extend(said.iter().map(|&i| Column::right(names[i])));
     columns.extend([
