@@ -130,7 +130,9 @@ impl Device {
     /// Seconds of a piece on the device, once it is started.
     pub fn seconds(&self, piece: &Piece) -> f64 {
         let memory = piece.bytes / self.bandwidth;
-        self.kernel
+        // What no kernel is started for belongs to one that is.
+        let start = if piece.launches > 0.0 { self.kernel } else { 0.0 };
+        start
             + match piece.work {
                 Work::Moves => memory,
                 Work::Product { batch, m, n, k } => self.product(batch, m, n, k).max(memory),

@@ -11,7 +11,7 @@ use super::experts::{self, Experts, Stage};
 use super::machine::{Cost, Item, Machine, Parts, Talk};
 use super::network;
 use super::op_time::Piece;
-use super::shape::{Again, Part, Shape, Share, block, embedding, head};
+use super::shape::{Accumulation, Again, Part, Shape, Share, block, embedding, head};
 use super::step::{Passes, Rank, Step, StepTime, Sync, Update};
 use super::topology::{Axis, Degrees, Order, Span};
 use crate::hardware::{self, Hardware, Precision};
@@ -146,7 +146,11 @@ impl Measured {
             },
             fused_attention: text("attention") == "fused",
             beside: framework != Framework::MegatronTransformerEngine,
-            separate_accumulation: framework == Framework::Nanotron,
+            accumulation: match framework {
+                Framework::Nanotron => Accumulation::Wide,
+                Framework::MegatronDeepSpeed => Accumulation::Narrow,
+                Framework::Megatron | Framework::MegatronTransformerEngine => Accumulation::Fused,
+            },
             // Logits are cast to 32 bits and passed over by the largest, the difference, the exponential, the sum and the
             // quotient; a fused loss reads and writes them once forward and once backward.
             loss_bytes: if framework == Framework::MegatronTransformerEngine { 8.0 } else { 40.0 },
@@ -200,7 +204,7 @@ impl Measured {
         product(&[tp, cp, dp, pp]) <= MOST_RANKS
             && product(&[tp, cp, dp]).is_multiple_of(ep)
             && self.per_node <= 256
-            && stages <= shape.layers
+            && stages <= 1024
             && shape.layers <= 1024
             && (self.virtual_stages == 1 || self.micro_batches.is_multiple_of(pp))
             && shape.heads.is_multiple_of(tp)
@@ -518,7 +522,9 @@ mod tests {
             let _ = usual(&[(name, "16777216")]);
         }
         let _ = usual(&[("pp", "16"), ("grad_accum", "16777216"), ("dp", "4096")]);
-        assert!(usual(&[("pp", "17")]).is_none() && usual(&[("tp", "3")]).is_none());
+        assert!(usual(&[("pp", "1025")]).is_none() && usual(&[("tp", "3")]).is_none());
+        // Stages without a block pass on what comes.
+        assert!(usual(&[("pp", "20")]).is_some());
     }
 
     #[test]

@@ -49,10 +49,22 @@ pub struct Share {
     pub fused_attention: bool,
     /// Whether exchanges of tensor parallelism run beside products that do not need them.
     pub beside: bool,
-    /// Whether gradients are added to a buffer in 32 bits by an op of its own, instead of by the product.
-    pub separate_accumulation: bool,
+    /// How gradients of micro-batches are added up.
+    pub accumulation: Accumulation,
     /// Passes over the logits that the loss makes, forward and backward, in bytes of an element.
     pub loss_bytes: f64,
+}
+
+/// How the gradients of micro-batches are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accumulation {
+    /// By the product that makes them, into a buffer of 32 bits, which is read and written when a tile is done, with nothing
+    /// left to hide that.
+    Fused,
+    /// By an op of its own, into a buffer of 32 bits.
+    Wide,
+    /// By an op of its own, in 16 bits.
+    Narrow,
 }
 
 /// What is run again in backward.
@@ -111,10 +123,7 @@ impl Linear {
     }
 
     fn weight(&self) -> Piece {
-        let mut piece = Piece::product(1, self.to, self.from, self.tokens, WIDTH);
-        // The sum in 32 bits is read and written.
-        piece.bytes += 6.0 * self.to as f64 * self.from as f64;
-        piece
+        Piece::product(1, self.to, self.from, self.tokens, WIDTH)
     }
 }
 
@@ -195,9 +204,13 @@ impl<'a> Writer<'a> {
     }
 
     fn accumulate(&self, map: &Linear, part: &mut Part) {
-        if self.share.separate_accumulation {
-            part.weights.push(moves(10.0 * map.from as f64 * map.to as f64, 1.0));
-        }
+        // The buffer is read and written, and what an op of its own adds is read.
+        let (bytes, launches) = match self.share.accumulation {
+            Accumulation::Fused => (8.0, 0.0),
+            Accumulation::Wide => (10.0, 1.0),
+            Accumulation::Narrow => (6.0, 1.0),
+        };
+        part.weights.push(moves(bytes * map.from as f64 * map.to as f64, launches));
     }
 
     /// Attention without its maps.
@@ -349,7 +362,7 @@ mod tests {
         again: Again::Nothing,
         fused_attention: true,
         beside: false,
-        separate_accumulation: false,
+        accumulation: Accumulation::Fused,
         loss_bytes: 8.0,
     };
 

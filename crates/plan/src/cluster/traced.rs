@@ -17,7 +17,17 @@ pub const LAUNCHES: f64 = 34.0 / 49.0;
 /// The items of the ops of a trace, in their order. Views are nothing; what goes to neighbours in a pipeline is left out,
 /// because [`Pipeline`](super::pipeline::Pipeline) has it.
 pub fn items<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<Item> {
-    events.into_iter().filter_map(item).collect()
+    events.into_iter().flat_map(|event| item(event).into_iter().chain(buffer(event))).collect()
+}
+
+/// What a product that adds to a buffer does beside multiplying: the buffer is read and written when a tile is done, with
+/// nothing left to hide that.
+fn buffer(event: &OpEvent) -> Option<Item> {
+    if !matches!(event.op, Op::MatMulInto(_) | Op::GroupedMatMulInto(_)) {
+        return None;
+    }
+    let bytes = 2.0 * event.cost.written as f64;
+    Some(Item::Op(Piece { launches: 0.0, ..Piece::moves(bytes) }))
 }
 
 /// One op; nothing for a view and for what goes to a neighbour in a pipeline.
@@ -25,7 +35,7 @@ pub fn item(event: &OpEvent) -> Option<Item> {
     if let Some(talk) = talk(event) {
         return (talk.bytes > 0.0 && talk.axis != Axis::Pp).then_some(Item::Talk(talk));
     }
-    let bytes = event.cost.traffic().get() as f64;
+    let bytes = event.cost.traffic().get() as f64 - buffer(event).map_or(0.0, |_| 2.0 * event.cost.written as f64);
     let work = work(event);
     (bytes > 0.0 || work != Work::Moves).then_some(Item::Op(Piece { work, bytes, launches: LAUNCHES }))
 }
@@ -127,7 +137,7 @@ fn attention(op: &Attention, q: &[u64], k: &[u64], v: &[u64], backward: bool) ->
 mod tests {
     use super::*;
     use crate::cluster::machine::tests::machine;
-    use crate::cluster::shape::{Again, Shape, Share, block};
+    use crate::cluster::shape::{Accumulation, Again, Shape, Share, block};
     use crate::cluster::topology::Degrees;
     use crate::model::Model;
     use nn::ranks::Ranks;
@@ -222,7 +232,7 @@ mod tests {
             again: Again::Nothing,
             fused_attention: true,
             beside: false,
-            separate_accumulation: true,
+            accumulation: Accumulation::Wide,
             loss_bytes: 8.0,
         };
         let part = block(&shape, &share);
