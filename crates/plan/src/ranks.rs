@@ -1,14 +1,15 @@
 //! How many parameters one rank holds where matrices are divided over tensor-parallel ranks and experts over groups of
-//! their own.
+//! their own: those of the model's part that the rank has ([`ModelSpec::share`](nn::spec::ModelSpec::share)).
 //!
 //! Source: Megatron-Core, `parallel_state` (expert tensor and expert data groups): experts are divided by
 //! `expert_tensor_parallel_size x expert_model_parallel_size`, whatever the tensor-parallel size of the rest is.
 
-use nn::ParamKind;
+use nn::spec::ModelSpec;
 use nn::step::ParamInfo;
+use nn::{ParamKind, Ranks, Share};
 use units::{Diagnostic, Diagnostics, Params};
 
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::phrase;
 use crate::report::{Block, Cell, KeyValue, Report, Value};
 
@@ -28,39 +29,50 @@ pub struct Split {
 pub struct Rank {
     /// Of experts.
     pub experts: u64,
-    /// Of other matrices, tables and the head.
-    pub matrices: u64,
-    /// What every rank holds: norms, biases, routers, maps into compressed streams.
+    /// Of other parameters of which each rank holds another part: maps with their biases, tables and the head.
+    pub divided: u64,
+    /// What every rank holds: norms, routers, maps into compressed streams.
     pub replicated: u64,
 }
 
 impl Rank {
-    /// What one rank holds of `params`.
-    pub fn of(params: &[ParamInfo], split: Split) -> Self {
+    /// What one rank holds of a model.
+    ///
+    /// # Errors
+    /// `T0471`: what cannot be divided. `T0305` for sizes that cannot be counted.
+    pub fn of(spec: &ModelSpec, split: Split) -> Result<Self, Diagnostics> {
+        let Split { tp, ep, etp } = split;
+        // A mixture is divided with the positions of its stream; that moves no parameter.
+        let ranks = Ranks { tp, sp: tp > 1, ep, etp, ..Ranks::ALONE };
+        let refused = |what: Vec<String>| {
+            let problems = what.into_iter().map(|what| Diagnostic::error("T0471", what));
+            Diagnostics(problems.collect())
+        };
+        Ok(Self::sum(&model::parameters(&spec.share(ranks).map_err(refused)?)?))
+    }
+
+    fn sum(params: &[ParamInfo]) -> Self {
         let mut rank = Self::default();
         for param in params {
-            match param.kind {
-                ParamKind::Expert { .. } => rank.experts += param.elements,
-                _ if param.shape.len() < 2 || param.replicated => rank.replicated += param.elements,
-                _ => rank.matrices += param.elements,
+            match (param.kind, param.share) {
+                (ParamKind::Expert { .. }, _) => rank.experts += param.elements,
+                (_, Share::Part) => rank.divided += param.elements,
+                (_, Share::Whole | Share::Alike | Share::Inside) => rank.replicated += param.elements,
             }
         }
-        // One after the other: the product may be more than is counted.
-        rank.experts = rank.experts.div_ceil(split.ep).div_ceil(split.etp);
-        rank.matrices = rank.matrices.div_ceil(split.tp);
         rank
     }
 
     /// All of them.
     pub const fn total(&self) -> u64 {
-        self.experts + self.matrices + self.replicated
+        self.experts + self.divided + self.replicated
     }
 }
 
 /// Adds to a report of parameters what one rank holds of them.
 ///
 /// # Errors
-/// `T0471` for a split that divides heads or experts into parts, or experts where there are none.
+/// `T0471` for a split that divides heads or experts into parts, or what is not there or not divided.
 pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagnostics> {
     let params = crate::params::parameters(model)?;
     let mut problems = Diagnostics::new();
@@ -88,21 +100,20 @@ pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagn
                 .why("heads would have to be held more than once, which is not counted"),
         );
     }
-    let width = params.iter().filter(|p| matches!(p.kind, ParamKind::Expert { .. })).find_map(|p| p.shape.last());
-    if let Some(width) = width.filter(|width| !width.is_multiple_of(split.etp)) {
-        problems
-            .push(Diagnostic::error("T0471", format!("--etp {} does not divide experts of width {width}", split.etp)));
-    }
     if problems.has_errors() {
         return Err(problems);
     }
-    let rank = Rank::of(&params, split);
+    let rank = Rank::of(&model.spec, split)?;
     let exact = |count: u64| Cell::Count(u128::from(count));
+    let divided = phrase!["÷ ", split.tp];
+    let divided = match model.spec.vocab_size.next_multiple_of(split.tp) {
+        rows if rows == model.spec.vocab_size => divided,
+        rows => divided.and(phrase![", the vocabulary filled up to ", exact(rows)]),
+    };
     let rows = [
         KeyValue::new("of experts", exact(rank.experts)).note(phrase!["÷ ", split.ep, " × ", split.etp]),
-        KeyValue::new("of matrices and tables", exact(rank.matrices)).note(phrase!["÷ ", split.tp]),
-        KeyValue::new("on every rank", exact(rank.replicated))
-            .note("norms, biases, routers, maps into compressed streams"),
+        KeyValue::new("of maps and tables", exact(rank.divided)).note(divided),
+        KeyValue::new("on every rank", exact(rank.replicated)).note("norms, routers, maps into compressed streams"),
         KeyValue::new("one rank", exact(rank.total())),
     ];
     report.blocks.push(Block::key_values("on one rank", rows));
@@ -112,7 +123,7 @@ pub fn add(report: &mut Report, model: &Model, split: Split) -> Result<(), Diagn
         .with("ep", split.ep)
         .with("etp", split.etp)
         .with("experts", rank.experts)
-        .with("matrices", rank.matrices)
+        .with("divided", rank.divided)
         .with("replicated", rank.replicated)
         .with("parameters", rank.total());
     report.result.insert("rank", value);

@@ -291,9 +291,9 @@ fn five_copies_at_the_update() {
 #[test]
 fn experts_have_ranks_of_their_own() {
     use napkin_plan::ranks::{Rank, Split};
-    let params = params::parameters(&preset("mixtral-8x7b", &[])).unwrap();
+    let model = preset("mixtral-8x7b", &[]);
     for (tp, ep, right) in [(2, 8, 6_440_620_032), (8, 2, 22_750_433_280)] {
-        let rank = Rank::of(&params, Split { tp, ep, etp: 1 });
+        let rank = Rank::of(&model.spec, Split { tp, ep, etp: 1 }).unwrap();
         assert_eq!((rank.total(), rank.replicated), (right, 1_314_816));
     }
 }
@@ -313,7 +313,26 @@ fn ranks_of_experts_need_experts() {
     assert!(problems.contains("--ep 2 divides experts") && problems.contains("--etp 4 divides experts"), "{problems}");
     let most = Split { tp: 1, ep: u64::MAX, etp: u64::MAX };
     assert!(of("mixtral-8x7b", most).unwrap_err().contains("does not divide 8 experts"));
-    assert_eq!(Rank::of(&params::parameters(&preset("mixtral-8x7b", &[])).unwrap(), most).experts, 1);
+    assert!(Rank::of(&preset("mixtral-8x7b", &[]).spec, most).is_err());
+    let narrow = Split { tp: 1, ep: 1, etp: 3 };
+    assert!(of("mixtral-8x7b", narrow).unwrap_err().contains("3 ranks do not divide 14336 inner channels"));
+}
+
+/// GPT-2 on two ranks, by hand: biases of maps that are divided by outputs are divided, those behind sums are not, and the
+/// vocabulary is filled up. A mixer that nobody divides is refused in words.
+#[test]
+fn what_a_rank_holds_is_counted_and_not_guessed() {
+    use napkin_plan::ranks::{Rank, Split};
+    let split = Split { tp: 2, ep: 1, etp: 1 };
+    let (h, inner) = (768, 3072);
+    let maps = h * 3 * h / 2 + 3 * h / 2 + h * h / 2 + h * inner / 2 + inner / 2 + inner * h / 2;
+    let whole = 4 * h + 2 * h;
+    let rank = Rank::of(&preset("gpt2", &[]).spec, split).unwrap();
+    assert_eq!((rank.divided, rank.replicated), (12 * maps + 50_258 / 2 * h, 12 * whole + 1024 * h + 2 * h));
+    let text =
+        r#"{"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 10, "state_size": 4}"#;
+    let problems = Rank::of(&file(text).spec, split).unwrap_err().to_string();
+    assert!(problems.contains("a mixer that is no attention is not divided over tp ranks"), "{problems}");
 }
 
 /// parallel-03: a mixture keeps four inner tensors for each of the experts a token uses, not one dense part of that width.
