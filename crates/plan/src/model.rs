@@ -9,7 +9,7 @@ use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::ops::Range;
 use tensor::Trace;
 use tensor::meter::Mark;
-use units::{Diagnostic, Diagnostics};
+use units::{Diagnostic, Diagnostics, group_digits};
 
 use crate::report::{Assumption, Cell, Origin, Value};
 
@@ -83,13 +83,17 @@ impl Model {
         self.notes.iter().chain(self.resolved.diagnostics.iter()).cloned().chain(holes).collect()
     }
 
+    /// A warning where sequences are longer than the model is made for.
+    pub fn length_warning(&self, seq_len: u64) -> Option<Diagnostic> {
+        let most = group_digits(u128::from(self.spec.max_positions.filter(|most| *most < seq_len)?));
+        let message = format!("--seq-len {seq_len} is beyond the {most} positions of the config");
+        Some(Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"))
+    }
+
     /// The warnings of a step of it: [`warnings`](Self::warnings), and sizes that the model is not made for.
     pub fn step_warnings(&self, options: &StepOptions) -> Vec<Diagnostic> {
         let mut all = self.warnings();
-        if let Some(most) = self.spec.max_positions.filter(|most| *most < options.seq_len) {
-            let message = format!("--seq-len {} is beyond the {most} positions of the config", options.seq_len);
-            all.push(Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"));
-        }
+        all.extend(self.length_warning(options.seq_len));
         all.extend(self.precision_warning(options.precision));
         all
     }
@@ -321,9 +325,16 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
     let tokens = u128::from(options.sequences()) * u128::from(options.seq_len) * u128::from(options.grad_accum_steps);
     if options.seq_len > MOST_POSITIONS || tokens > MOST_TOKENS {
         problems.push(
-            Diagnostic::error("T0306", format!("{tokens} tokens in a step, {} in a sequence", options.seq_len))
-                .why("at most 2^48 in a step and 2^31 in a sequence are counted exactly")
-                .help("a smaller --seq-len, --batch or --grad-accum"),
+            Diagnostic::error(
+                "T0306",
+                format!(
+                    "{} tokens in a step, {} in a sequence",
+                    group_digits(tokens),
+                    group_digits(u128::from(options.seq_len))
+                ),
+            )
+            .why("at most 2^48 in a step and 2^31 in a sequence are counted exactly")
+            .help("a smaller --seq-len, --batch or --grad-accum"),
         );
     }
     if problems.has_errors() { Err(problems) } else { Ok(()) }

@@ -1,18 +1,19 @@
 //! The answer: bytes of weights and cache, the room there is, times of prompts and tokens.
 
-use units::{Bytes, Diagnostic, Diagnostics, Tokens, TokensPerSecond};
+mod assumptions;
+mod derivations;
+mod times;
+
+use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
 use super::cache::{Cache, Kept};
 use super::paged::{Engine, Layout};
-use super::roofline::{Ceilings, Pass, Roofline};
 use super::subject::Subject;
 use super::{Request, Room};
 use crate::fit::Memory;
-use crate::formulas::known;
 use crate::phrase;
-use crate::report::{
-    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
-};
+use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
+use derivations::derive_weights;
 
 /// Memory of one device, in the order of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,107 +304,6 @@ impl Request<'_> {
         );
     }
 
-    fn add_times(&self, report: &mut Report, subject: &Subject, kept: Option<&Holding<'_>>) -> Result<(), Diagnostics> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
-        let (tp, context) = (self.tp.value, self.seq_len.value);
-        let ceilings = Ceilings {
-            compute: fleet.peak()?.rate * self.mfu.value,
-            memory: fleet.hardware.bandwidth() * self.mbu.value,
-            link: self.link(),
-            tp,
-        };
-        let roofline =
-            Roofline { passes: &subject.passes, weights: &subject.weights, cache: subject.cache.as_ref(), ceilings };
-        let replicas = self.replicas();
-        let most = kept.and_then(|kept| kept.pool.map(|(_, blocks)| kept.layout.concurrency(blocks) as u64));
-        let mut batches = vec![1, self.batch.value];
-        batches.extend(most.filter(|most| *most > 0));
-        batches.sort_unstable();
-        batches.dedup();
-        let prompt = roofline.prefill(self.prompt.value, self.chunk.value);
-        let columns = [
-            Column::left("one step"),
-            Column::right("sequences"),
-            Column::right("time"),
-            Column::right("compute"),
-            Column::right("memory"),
-            Column::left("bound"),
-            Column::right("FLOP/B"),
-            Column::right("tokens/s"),
-        ];
-        let mut table = Table::new("", columns);
-        let row = |name: String, sequences: u64, pass: &Pass, rate: TokensPerSecond| {
-            Row::new([
-                name.into(),
-                sequences.into(),
-                pass.time().into(),
-                pass.compute.into(),
-                pass.memory.into(),
-                pass.bound().into(),
-                Cell::Number { value: pass.intensity(tp).get(), decimals: 1 },
-                rate.into(),
-            ])
-        };
-        let rate = |tokens: u64, pass: &Pass| Tokens(tokens.saturating_mul(replicas)) / pass.time();
-        let prompt_name = format!("prompt of {}", units::group_digits(u128::from(self.prompt.value)));
-        table.rows.push(row(prompt_name, 1, &prompt, rate(self.prompt.value, &prompt)));
-        let mut decode = Vec::new();
-        for &sequences in &batches {
-            let pass = roofline.decode(sequences, context);
-            let note = if Some(sequences) == most { "the most that fit" } else { "" };
-            table.rows.push(row("token".to_owned(), sequences, &pass, rate(sequences, &pass)).note(note));
-            let value = pass_value(&pass, tp).with("sequences", sequences);
-            decode.push(
-                value
-                    .with("tokens_per_second", rate(sequences, &pass))
-                    .with("tokens_per_second_per_sequence", Tokens(1) / pass.time()),
-            );
-            if sequences == self.batch.value {
-                report.derivations.push(derive_decode(&pass, ceilings));
-            }
-        }
-        report.blocks.push(table.into());
-        let turning = roofline.turning_point(context);
-        let turn = match turning {
-            Some(sequences) => {
-                let from = format!("from {}", units::group_digits(u128::from(sequences)));
-                KeyValue::new("compute-bound", from).note("sequences on, for a token")
-            }
-            None => KeyValue::new("compute-bound", "never")
-                .note("at this context a token reads for longer than it computes, however many there are"),
-        };
-        report.blocks.push(Block::key_values("", [turn]));
-        let single = roofline.decode(1, context);
-        let answer = self.seq_len.value - self.prompt.value;
-        report.derivations.push(derive_prefill(&prompt, ceilings));
-        report.result.insert(
-            "time",
-            Value::map()
-                .with("time_to_first_token_seconds", prompt.time())
-                .with("time_per_output_token_seconds", single.time())
-                .with("request_seconds", prompt.time() + single.time() * answer as f64)
-                .with("prefill", pass_value(&prompt, tp).with("tokens", self.prompt.value))
-                .with("decode", Value::List(decode))
-                .with("compute_bound_from_sequences", turning)
-                .with("replicas", replicas),
-        );
-        Ok(())
-    }
-
-    fn inputs(&self, subject: &Subject) -> Value {
-        Value::map()
-            .with("model", subject.inputs.clone())
-            .with("weights", self.weights.value.to_string())
-            .with("kv_dtype", self.cache.value.name)
-            .with("seq_len", self.seq_len.value)
-            .with("prompt", self.prompt.value)
-            .with("batch", self.batch.value)
-            .with("tp", self.tp.value)
-            .with("block_size", self.block.value)
-            .with("prefill_chunk", self.chunk.value)
-            .with("hardware", self.fleet.as_ref().map(crate::fleet::Fleet::inputs))
-    }
-
     fn cache_value(&self, kept: &Holding<'_>) -> Value {
         let (cache, tp) = (kept.cache, self.tp.value);
         let kinds = cache.kinds.iter().map(|kind| {
@@ -449,140 +349,18 @@ impl Request<'_> {
             .with("groups", Value::List(groups.collect()))
     }
 
-    fn assumptions(&self, subject: &Subject, kept: Option<&Holding<'_>>) -> Vec<Assumption> {
-        let origin = |given: bool| if given { Origin::Given } else { Origin::Default };
-        let weights = match self.stated {
-            Some(Ok(())) if !self.weights.given => Origin::File,
-            _ => origin(self.weights.given),
-        };
-        let mut all = vec![
-            Assumption::new("weights", "weights", self.weights.value.to_string(), weights)
-                .why(self.weights_why())
-                .flag("--weights"),
-        ];
-        if let Some(kept) = kept {
-            let engine = "blocks and windows as vLLM charges them";
-            all.extend([
-                Assumption::new("kv_dtype", "kv dtype", kept.cache.format.name, origin(self.cache.given))
-                    .flag("--kv-dtype"),
-                Assumption::new("seq_len", "seq_len", self.seq_len.value, origin(self.seq_len.given)).flag("--seq-len"),
-                Assumption::new("block_size", "block_size", self.block.value, origin(self.block.given))
-                    .why(engine)
-                    .flag("--block-size"),
-                Assumption::new("prefill_chunk", "prefill chunk", self.chunk.value, origin(self.chunk.given))
-                    .why("tokens of prompts read in one step (max_num_batched_tokens)")
-                    .flag("--prefill-chunk"),
-            ]);
-        }
-        if kept.is_some_and(|kept| kept.cache.state_bytes(1) > 0) {
-            let from = if self.state.given { Origin::Given } else { Origin::Default };
-            let why = "of a recurrent state; positions of convolutions in 16 bits";
-            let each = format!("{} B per element", self.state.value);
-            all.push(Assumption::new("state", "states", each, from).why(why).flag("--state-dtype"));
-        }
-        if matches!(self.room, Room::Memory(_)) {
-            let share = Cell::Number { value: self.utilization.value, decimals: 2 };
-            all.extend([
-                Assumption::new(
-                    "gpu_memory_utilization",
-                    "gpu_memory_utilization",
-                    share,
-                    origin(self.utilization.given),
-                )
-                .why("share of the memory that the engine takes")
-                .flag("--gpu-memory-utilization"),
-                Assumption::new("runtime_bytes", "runtime", self.runtime.value, origin(self.runtime.given))
-                    .why("driver context and library buffers; captured graphs are not counted")
-                    .flag("--runtime"),
-            ]);
-            if subject.passes.activation_bytes > 0 {
-                let why = "of a chunk of a prompt, traced with fused kernels; not divided over devices";
-                let bytes = Bytes(subject.passes.activation_bytes);
-                all.push(
-                    Assumption::new("activations", "activations", bytes, Origin::Derived)
-                        .why(why)
-                        .flag("--prefill-chunk"),
-                );
-            }
-        }
-        if let Some(fleet) = &self.fleet {
-            let share = |value: f64| Cell::Number { value, decimals: 2 };
-            let bound = |given: bool| if given { "" } else { "the bound: no kernel is faster" };
-            all.extend([
-                Assumption::new("prompt", "prompt", self.prompt.value, origin(self.prompt.given)).flag("--prompt"),
-                Assumption::new("mfu", "MFU", share(self.mfu.value), origin(self.mfu.given))
-                    .why(bound(self.mfu.given))
-                    .flag("--mfu"),
-                Assumption::new("mbu", "MBU", share(self.mbu.value), origin(self.mbu.given))
-                    .why(bound(self.mbu.given))
-                    .flag("--mbu"),
-            ]);
-            all.extend(fleet.assumptions().into_iter().filter(|one| one.id != "devices"));
-            if self.tp.value > 1 {
-                let why = match self.link() {
-                    Some(rate) => {
-                        phrase!["two sums over the devices in each block, over ", rate, ", not overlapped; no latency"]
-                    }
-                    None => phrase!["no link is known: time between devices is not counted"],
-                };
-                all.push(Assumption::new("tp", "tp", self.tp.value, origin(self.tp.given)).why(why).flag("--tp"));
-            }
-            if subject.weights.is_sparse() {
-                let why = phrase!["each expert is as likely as the others; memory holds all ", subject.weights.total];
-                all.push(Assumption::new("experts", "experts", "by chance", Origin::Derived).why(why));
-            }
-        }
-        all
-    }
-
-    fn weights_why(&self) -> Phrase {
-        match self.weights.value {
-            crate::quant::Storage::Format(format) => {
-                let rest = match format.covers {
-                    crate::quant::Covers::All => "",
-                    crate::quant::Covers::Blocks => "; embeddings, head, norms and biases in 16 bits",
-                    crate::quant::Covers::Experts => "; all but experts in 16 bits",
-                };
-                let stated =
-                    if !self.weights.given && self.stated == Some(Ok(())) { "stated by the config: " } else { "" };
-                phrase![stated, format!("{:.4} bits each", format.bits()).replace(".0000", ""), rest]
-            }
-            crate::quant::Storage::PerParameter(_) => Phrase::default(),
-        }
-    }
-
-    fn derive_cache(&self, kept: &Holding<'_>) -> Vec<Derivation> {
-        let (cache, tp, layout) = (kept.cache, self.tp.value, &kept.layout);
-        let mut all =
-            vec![derivation("per token", "kv-token", cache.token_sum(tp), Bytes(cache.token_bytes(tp)).into())];
-        let mut sum = Phrase::default();
-        for kind in &cache.kinds {
-            let plus = if sum.is_empty() { "" } else { " + " };
-            let part = match kind.kept {
-                Kept::State { .. } => {
-                    phrase![plus, kind.layers, " × ", Cell::Exact(u128::from(kind.state_bytes(tp))), " B"]
-                }
-                _ => phrase![
-                    plus,
-                    kind.layers,
-                    " × ",
-                    Cell::Exact(u128::from(kind.token_bytes(cache.format, tp))),
-                    " B × ",
-                    kind.tokens(self.seq_len.value)
-                ],
-            };
-            sum = sum.and(part);
-        }
-        all.push(derivation("sequence", "kv-sequence", sum, bytes_of(self.sequence(cache))));
-        let mut blocks = Phrase::default();
-        for group in &layout.groups {
-            let plus = if blocks.is_empty() { "" } else { " + " };
-            blocks = blocks.and(phrase![plus, group.groups, " × ", Cell::Exact(u128::from(group.blocks))]);
-        }
-        let substituted =
-            phrase!["("].and(blocks).and(phrase![") × ", Cell::Exact(u128::from(layout.block_bytes)), " B"]);
-        all.push(derivation("paged engine", "kv-blocks", substituted, bytes_of(layout.sequence_bytes())));
-        all
+    fn inputs(&self, subject: &Subject) -> Value {
+        Value::map()
+            .with("model", subject.inputs.clone())
+            .with("weights", self.weights.value.to_string())
+            .with("kv_dtype", self.cache.value.name)
+            .with("seq_len", self.seq_len.value)
+            .with("prompt", self.prompt.value)
+            .with("batch", self.batch.value)
+            .with("tp", self.tp.value)
+            .with("block_size", self.block.value)
+            .with("prefill_chunk", self.chunk.value)
+            .with("hardware", self.fleet.as_ref().map(crate::fleet::Fleet::inputs))
     }
 }
 
@@ -651,54 +429,6 @@ fn weights_value(subject: &Subject) -> Value {
         .with("read_bytes_per_step_device", weights.read_bytes(1).round() as u64)
         .with("memory_uses", "total")
         .with("bandwidth_uses", "active")
-}
-
-fn pass_value(pass: &Pass, tp: u64) -> Value {
-    Value::map()
-        .with("seconds", pass.time())
-        .with("compute_seconds", pass.compute)
-        .with("memory_seconds", pass.memory)
-        .with("link_seconds", pass.link)
-        .with("bound", pass.bound())
-        .with("flop", pass.flop as u128)
-        .with("weight_bytes_device", pass.weight_bytes.round() as u64)
-        .with("cache_bytes_device", pass.cache_bytes.round() as u64)
-        .with("flop_per_byte", pass.intensity(tp))
-}
-
-fn derivation(of: &str, id: &'static str, substituted: Phrase, result: Cell) -> Derivation {
-    let formula = known(id);
-    Derivation {
-        of: of.to_owned(),
-        formula: id,
-        expression: formula.expression.to_owned(),
-        substituted,
-        result,
-        source: formula.source.to_owned(),
-        anchor: formula.anchor,
-    }
-}
-
-fn derive_weights(subject: &Subject) -> Derivation {
-    let weights = &subject.weights;
-    let substituted = phrase![
-        Cell::Exact(u128::from(weights.total.get())),
-        " × ",
-        format!("{} B", weights.bytes as f64 / weights.total.as_f64().max(1.0))
-    ];
-    derivation("weights", "weights", substituted, Bytes(weights.bytes).into())
-}
-
-fn derive_prefill(pass: &Pass, ceilings: Ceilings) -> Derivation {
-    let flop = units::Flops(pass.flop as u128);
-    let substituted = phrase![flop, " ÷ (", ceilings.tp, " × ", ceilings.compute, ")"];
-    derivation("prompt, compute", "prefill", substituted, pass.compute.into())
-}
-
-fn derive_decode(pass: &Pass, ceilings: Ceilings) -> Derivation {
-    let bytes = |count: f64| Cell::Traffic(Bytes(count.round() as u64));
-    let substituted = phrase!["(", bytes(pass.weight_bytes), " + ", bytes(pass.cache_bytes), ") ÷ ", ceilings.memory];
-    derivation("token, memory", "decode", substituted, pass.memory.into())
 }
 
 fn bytes_of(bytes: u128) -> Cell {

@@ -42,13 +42,7 @@ impl Subject {
                 let weights = Weights::of(spec, &params::parameters(model)?, storage, tp).with_parts(&parts, tp);
                 let passes = Passes::of(spec, request.prompt.value, request.seq_len.value, request.chunk.value)?;
                 let mut warnings = model.warnings();
-                if let Some(most) = spec.max_positions.filter(|most| *most < request.seq_len.value) {
-                    let message =
-                        format!("--seq-len {} is beyond the {most} positions of the config", request.seq_len.value);
-                    warnings.push(
-                        Diagnostic::warning("T0303", message).effect("counted as if the model was made for them"),
-                    );
-                }
+                warnings.extend(model.length_warning(request.seq_len.value));
                 let cache = Cache::of(spec, request.cache.value, request.state.value)?;
                 if cache.uncounted > 0 {
                     let message = format!("not modelled: the state of {} layers", cache.uncounted);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Component, Path, PathBuf};
-use units::{Diagnostic, Diagnostics};
+use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
 /// Largest index that is read.
 const MAX_INDEX: u64 = 64 << 20;
@@ -79,7 +79,7 @@ impl Stored {
                 if let Some(other) = first.insert(&tensor.name, &file.path) {
                     let message = format!("`{}` is also in {}", tensor.name, other.display());
                     let warning = Diagnostic::warning("T0631", message).at(place(&file.path));
-                    doubles.push(warning.effect(format!("{} B are stored twice", tensor.bytes)));
+                    doubles.push(warning.effect(format!("{} are stored twice", Bytes(tensor.bytes))));
                 }
             }
         }
@@ -261,7 +261,8 @@ fn indexed(index: &Path, warnings: &mut Diagnostics) -> Result<Vec<Header>, Diag
     let stated = value.pointer("/metadata/total_size").and_then(serde_json::Value::as_u64);
     let held = total(files.iter().map(Header::tensor_bytes));
     if let Some(stated) = stated.filter(|stated| *stated != held) {
-        let message = format!("the index says {stated} bytes of tensors, its files hold {held}");
+        let exact = |bytes: u64| group_digits(u128::from(bytes));
+        let message = format!("the index says {} bytes of tensors, its files hold {}", exact(stated), exact(held));
         warnings.push(Diagnostic::warning("T0632", message).at(place(index)).effect("what the files hold is counted"));
     }
     Ok(files)
