@@ -167,3 +167,90 @@ fn a_rank_alone_is_the_ledger() {
         assert_eq!(rank.peak_bytes, ledger.peak_bytes, "zero {zero} dp {dp}");
     }
 }
+
+/// Conservation over random layouts: what all ranks of a replica hold is the model, and what they hold alike has a name; what
+/// they compute is what the model computes, and what goes over the wire arrives.
+fn conserved(kind: &str, layout: &Layout) {
+    use nn::ParamKind;
+    use nn::Share;
+    use tensor::Phase;
+    let model = model(kind);
+    if check(layout, &model.spec, 1024, None).is_err() {
+        return;
+    }
+    let what = format!("{kind} {layout}");
+    let ranks = rank::trace(&model.spec, layout, &step(), None, 0..layout.pp).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let (mut divided, mut alike) = (0, 0);
+    for param in ranks.iter().flat_map(|rank| &rank.traced.params) {
+        let times = match (param.share, param.kind) {
+            (Share::Part, ParamKind::Expert { .. }) => layout.ep * layout.etp,
+            (Share::Part, _) => layout.tp,
+            _ => 1,
+        };
+        divided += param.elements * times;
+        // Norms and routers: each of the ranks that share matrices has them whole.
+        alike += if param.share == Share::Part { 0 } else { param.elements };
+    }
+    let options = StepOptions { batch: layout.micro_batch, recompute: Recompute::None, ..step() };
+    let whole = model.trace(&options).unwrap();
+    let all: u64 = whole.params.iter().map(|param| param.elements).sum();
+    assert_eq!(divided, all, "{what}: parameters");
+    let small = |name: &str| name.contains("norm") || name.contains("gate.weight");
+    let named: u64 = whole.params.iter().filter(|p| small(&p.name)).map(|p| p.elements).sum();
+    assert_eq!(alike, named, "{what}: parameters that several ranks hold");
+    for phase in [Phase::Forward, Phase::Backward] {
+        let one = whole.trace.cost(|event| event.phase == phase).matmul;
+        let of_ranks: u128 = ranks
+            .iter()
+            .map(|rank| {
+                rank.traced.trace.cost(|event| event.phase == phase).matmul / u128::from(rank.options.grad_accum_steps)
+            })
+            .sum();
+        assert_eq!(of_ranks * u128::from(layout.tp * layout.cp), one, "{what}: FLOP {}", phase.name());
+    }
+    let total = ranks.iter().fold(tensor::Cost::default(), |mut sum, rank| {
+        let each = rank.traced.trace.cost(|_| true);
+        // Ranks of different stages see different numbers of micro-batches in their traces.
+        sum.sent += each.sent / rank.options.grad_accum_steps;
+        sum.received += each.received / rank.options.grad_accum_steps;
+        sum
+    });
+    if layout.pp == 1 {
+        assert_eq!(total.sent, total.received, "{what}");
+    }
+}
+
+mod random {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+        #[test]
+        fn ranks_of_random_layouts_are_the_whole(
+            moe in any::<bool>(),
+            (tp, cp, pp) in (0u32..3, 0u32..2, 0u32..3),
+            (dp, ep) in (0u32..3, 0u32..3),
+            (micro_batch, grad_accum) in (1u64..3, 1u64..9),
+            full in any::<bool>(),
+        ) {
+            let [tp, cp, pp, dp, ep] = [tp, cp, pp, dp, ep].map(|power| 1u64 << power);
+            let layout = Layout {
+                dp,
+                tp,
+                sp: tp > 1,
+                cp,
+                context: ContextParallel::AllToAll,
+                ep: if moe { ep } else { 1 },
+                pp,
+                zero: u8::from(dp > 1),
+                micro_batch,
+                grad_accum,
+                recompute: if full { Recompute::Full } else { Recompute::None },
+                ..Layout::default()
+            };
+            conserved(if moe { "mixtral" } else { "llama" }, &layout);
+        }
+    }
+}

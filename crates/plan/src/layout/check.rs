@@ -113,8 +113,9 @@ fn sizes(layout: &Layout, model: &ModelSpec, seq_len: u64, problems: &mut Diagno
     for count in &heads {
         divides(format!("{count} attention heads"), *count, "tp", layout.tp);
     }
-    for count in attention(|a| a.kv_heads) {
-        divides(format!("{count} key/value heads"), count, "tp", layout.tp);
+    let kv_heads = attention(|a| a.kv_heads);
+    for count in &kv_heads {
+        divides(format!("{count} key/value heads"), *count, "tp", layout.tp);
     }
     let mut widths: Vec<u64> = model
         .layers
@@ -139,7 +140,7 @@ fn sizes(layout: &Layout, model: &ModelSpec, seq_len: u64, problems: &mut Diagno
             ContextParallel::Ring => divides(format!("half of {seq_len} tokens"), seq_len / 2, "cp", layout.cp),
             ContextParallel::AllToAll => {
                 divides(format!("sequences of {seq_len} tokens"), seq_len, "cp", layout.cp);
-                for count in &heads {
+                for count in heads.iter().chain(&kv_heads) {
                     divides(format!("the {} heads of a rank", count / layout.tp), count / layout.tp, "cp", layout.cp);
                 }
             }
