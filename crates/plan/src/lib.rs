@@ -14,6 +14,7 @@
 //! | [`allocator`] | what PyTorch's caching allocator reserves for a step |
 //! | [`oom`] | what an out-of-memory message says, and what frees enough |
 //! | [`levers`] | which changes of a step lower its peak |
+//! | [`afford`] | the model that a budget trains best, by published scaling laws |
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
@@ -30,6 +31,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod afford;
 pub mod allocator;
 pub mod blocks;
 pub mod catalogue;

@@ -3,6 +3,7 @@
 //! To add one: write `NAME.rs` with a `clap::Args` struct and `fn report(&self) -> Result<Report, Diagnostics>`, then add
 //! it to [`Command`] and to [`Command::report`].
 
+mod afford;
 mod bench;
 mod checkpoint;
 mod compare;
@@ -55,6 +56,8 @@ pub enum Command {
     Recompute(recompute::Recompute),
     /// How long a run takes, what it costs, or which MFU a deadline asks for
     Time(time::Time),
+    /// The model that a budget of devices and days trains best, by published scaling laws
+    Afford(afford::Afford),
     /// The largest parameter count that fits, or whether one does
     Fit(fit::Fit),
     /// Inference: weights, keys and values, how many sequences fit, how long a prompt and a token take
@@ -133,6 +136,7 @@ impl Command {
             Self::Layout(layout) => layout.report(&output.output, output.force),
             Self::Recompute(recompute) => recompute.report(),
             Self::Time(time) => time.report(),
+            Self::Afford(afford) => afford.report(),
             Self::Fit(fit) => fit.report(),
             Self::Infer(infer) => infer.report(),
             Self::Mfu(mfu) => mfu.report(),
