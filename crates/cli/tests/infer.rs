@@ -95,6 +95,10 @@ fn questions_that_cannot_be_asked() {
         (&["llama-3.1-8b", "-n", "8", "--tp", "3"], "--tp 3 does not divide -n 8"),
         (&["llama-3.1-8b", "--prompt", "9000", "--seq-len", "100"], "--prompt 9000 is longer than --seq-len 100"),
         (&["llama-3.1-8b", "--active", "1B"], "--active is of a bare count"),
+        (
+            &["llama-3.1-8b", "--bytes-per-param", "1e18"],
+            "--bytes-per-param 1000000000000000000 is more than is counted",
+        ),
         (&["--params", "1B", "--active", "2B"], "is more than --params"),
         (&["--params", "1B", "--kv", "32x8"], "is not layers x key/value heads x head dim"),
         (&["gpt2", "--seq-len", "4096"], "positions"),

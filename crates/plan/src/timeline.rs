@@ -203,7 +203,19 @@ pub fn thin(points: &[Point], runtime: Bytes) -> Vec<Point> {
     points
         .chunks(step)
         .filter_map(|chunk| {
-            chunk.iter().max_by_key(|p| p.bytes).map(|p| Point { bytes: p.bytes + runtime.get(), ..*p })
+            chunk.iter().max_by_key(|p| p.bytes).map(|p| Point { bytes: (Bytes(p.bytes) + runtime).get(), ..*p })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_beyond_counting_is_the_most_there_is() {
+        let points = [Point { op: 0, phase: 0, bytes: 5 }, Point { op: 1, phase: 0, bytes: 7 }];
+        let bytes = |runtime| thin(&points, Bytes(runtime)).iter().map(|p| p.bytes).collect::<Vec<_>>();
+        assert_eq!((bytes(1), bytes(u64::MAX)), (vec![6, 8], vec![u64::MAX; 2]));
+    }
 }

@@ -145,6 +145,9 @@ pub struct Request<'a> {
     pub mbu: Choice<f64>,
 }
 
+/// Most bytes of a parameter: far beyond those of any number, and few enough to count.
+const MOST_PER_PARAMETER: f64 = 64.0;
+
 impl Request<'_> {
     /// Collects what is wrong with it.
     fn check(&self) -> Result<(), Diagnostics> {
@@ -182,6 +185,15 @@ impl Request<'_> {
                         .help(format!("{flag} 0.9")),
                 );
             }
+        }
+        if let Storage::PerParameter(each) = self.weights.value
+            && each > MOST_PER_PARAMETER
+        {
+            problems.push(
+                Diagnostic::error("T0306", format!("--bytes-per-param {each} is more than is counted"))
+                    .why("the widest number takes 8 bytes")
+                    .help("--bytes-per-param 2"),
+            );
         }
         if let What::Bare { total, active, .. } | What::Partial { params: Some((total, active)), .. } = &self.what
             && active > total

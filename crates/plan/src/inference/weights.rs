@@ -41,7 +41,7 @@ impl Weights {
             storage,
             total: counts.stored,
             active: counts.active,
-            bytes: params.iter().map(|param| storage.bytes_of(param)).sum(),
+            bytes: params.iter().map(|param| Bytes(storage.bytes_of(param))).sum::<Bytes>().get(),
             beside: Params(0),
             beside_bytes: 0,
             device_bytes: 0,
@@ -51,7 +51,7 @@ impl Weights {
         };
         for param in params {
             let own = share(param, storage.bytes_of(param), tp);
-            weights.device_bytes += own;
+            weights.device_bytes = weights.device_bytes.saturating_add(own);
             match param.kind {
                 // Rows are looked up; a head that is the table is multiplied with.
                 ParamKind::Embedding if param.tied.is_empty() => {}
@@ -66,7 +66,7 @@ impl Weights {
         }
         // Keys and values of the heads that several devices hold.
         let held = held_twice(spec, tp) as f64 * storage.bytes_per_parameter();
-        weights.device_bytes += held.round() as u64;
+        weights.device_bytes = weights.device_bytes.saturating_add(held.round() as u64);
         weights.fixed += held;
         weights
     }
@@ -76,8 +76,9 @@ impl Weights {
     pub fn with_parts(mut self, params: &[ParamInfo], tp: u64) -> Self {
         let wide = Storage::Format(Format::bf16());
         self.beside = Counts::of(params).stored;
-        self.beside_bytes = params.iter().map(|param| wide.bytes_of(param)).sum();
-        self.device_bytes += params.iter().map(|param| share(param, wide.bytes_of(param), tp)).sum::<u64>();
+        self.beside_bytes = params.iter().map(|param| Bytes(wide.bytes_of(param))).sum::<Bytes>().get();
+        let own = params.iter().map(|param| Bytes(share(param, wide.bytes_of(param), tp))).sum::<Bytes>();
+        self.device_bytes = self.device_bytes.saturating_add(own.get());
         self
     }
 
