@@ -114,20 +114,14 @@ pub struct Request {
 /// `64 h100-sxm for 14 days`: how many of which device, for how many days.
 ///
 /// # Errors
-/// `T0488` for other words.
+/// `T0489` for other words.
 pub fn budget(text: &str) -> Result<(u64, String, f64), Diagnostic> {
     let refuse = || {
         Diagnostic::error("T0489", format!("a budget of `{text}` is not understood"))
             .help("--budget '64 h100-sxm for 14 days'")
     };
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [count, rest @ ..] = words.as_slice() else { return Err(refuse()) };
-    let [name, "for", time, unit] = (match rest {
-        ["x" | "×", rest @ ..] => rest,
-        rest => rest,
-    }) else {
-        return Err(refuse());
-    };
+    let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "x" | "×")).collect();
+    let [count, name, "for", time, unit] = words.as_slice() else { return Err(refuse()) };
     let count: u64 = count.replace([',', '_'], "").parse().ok().filter(|count| *count > 0).ok_or_else(refuse)?;
     let time: f64 = time.parse().ok().filter(|time: &f64| *time > 0.0 && time.is_finite()).ok_or_else(refuse)?;
     let days = match unit.trim_end_matches('s') {
