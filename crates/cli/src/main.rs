@@ -75,8 +75,14 @@ fn main() -> ExitCode {
     })
 }
 
+/// Lets a negative number be a value, which is then refused by what the flag takes instead of as a flag of its own.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes = |arg: clap::Arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg };
+    command.mut_args(takes).mut_subcommands(with_negative_numbers)
+}
+
 fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
-    let parsed = Cli::command().try_get_matches_from(arguments);
+    let parsed = with_negative_numbers(Cli::command()).try_get_matches_from(arguments);
     let (cli, matches) = match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
         Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {

@@ -341,11 +341,27 @@ fn odd_words_are_refused_or_answered() {
         "einsum ij,jk->ik i=18446744073709551615 j=18446744073709551615 k=18446744073709551615",
         "einsum i-> i=0",
         "explain 6nd N=1e38 D=1e38",
+        "plan gpt2 --hw h100-sxm --tokens 1e9 --runtime 18446744073709551615",
+        "infer gpt2 --bytes-per-param 1e40 --kv-tokens 18446744073709551615",
         "explain time C=1 n=0 P=0 MFU=0",
     ] {
         let output = run(&split(words));
         assert!(matches!(output.status.code(), Some(0..=2)), "{words}: {}", utf8(&output.stderr));
     }
+}
+
+/// A negative number is refused by the flag it is given to, and not as a flag that nobody gave.
+#[test]
+fn negative_numbers_are_values() {
+    for (words, part) in [
+        ("params gpt2 --tp -1", "--tp: count `-1` is negative"),
+        ("bench step gpt2 --steps -2", "--steps: count `-2` is negative"),
+        ("infer --params -1e9", "--params: parameter count `-1e9` is negative"),
+    ] {
+        let text = refusal(&split(words));
+        assert!(text.contains(part), "{words}: {text}");
+    }
+    assert!(answer(&["dtype", "-3", "-q"]).starts_with("-3 in "));
 }
 
 /// mfu-07: a utilization that is possible and hardly true; plan-03: what four days on eight cards imply.
