@@ -115,6 +115,8 @@ pub struct Forward {
     pub recompute: Recompute,
     /// Whether norms are single kernels under every profile.
     pub fused_norms: bool,
+    /// Whether what was gathered for maps is gathered again in backward, whatever the profile.
+    pub gathers_again: bool,
     /// Whether dropout is on.
     pub training: bool,
     /// The ranks among which the model is a part.
@@ -162,6 +164,7 @@ impl Forward {
             profile,
             recompute,
             fused_norms: false,
+            gathers_again: false,
             training: true,
             adapters: true,
             ranks: Ranks::ALONE,

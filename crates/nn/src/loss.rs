@@ -67,8 +67,6 @@ pub fn loss(f: &Forward, model: &Model, input: &Tensor, labels: Labels<'_>, head
                 return Ok(loss);
             }
         }
-        // Where ranks do divide the vocabulary, every loss is of that form.
-        HeadLoss::Parallel if f.ranks.tp > 1 => {}
         HeadLoss::Parallel => {
             let targets = targets(f, model.spec().task, labels)?;
             let logits = model.logits(f, &hidden)?;
@@ -155,8 +153,14 @@ pub(crate) fn rows_loss(
 /// # Shapes
 /// logits `n v / tp`, targets `n` (integers) -> scalar
 fn part_loss(f: &Forward, narrow: bool, logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {
-    let group = f.ranks.tensor();
     let raised = if f.profile.is_hf() && !narrow { logits.to_dtype(DType::F32)? } else { logits.clone() };
+    shard_loss(f, &raised, targets, reduction)
+}
+
+/// # Shapes
+/// logits `n v / tp`, targets `n` (integers) -> scalar
+fn shard_loss(f: &Forward, raised: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    let group = f.ranks.tensor();
     let lse = f.runtime.no_grad(|| {
         let own = raised.logsumexp(-1, false)?.to_dtype(DType::F32)?;
         own.unsqueeze(0)?.all_gather(group, 0)?.logsumexp(0, false)
@@ -171,14 +175,24 @@ fn part_loss(f: &Forward, narrow: bool, logits: &Tensor, targets: &Tensor, reduc
 /// Source: Megatron-LM, `megatron/core/tensor_parallel/cross_entropy.py`; nanotron, `sharded_cross_entropy`.
 ///
 /// # Shapes
-/// logits `b s v`, targets `b s` (integers, dense) -> scalar
+/// logits `b s v / tp`, targets `b s` (integers, dense) -> scalar
 fn parallel_loss(f: &Forward, logits: Tensor, targets: &Tensor) -> Result<Tensor> {
     let (rows, v) = (targets.elements(), logits.size(2));
     let targets = f.runtime.no_grad(|| targets.view(&[rows]))?;
     let wide = logits.to_dtype(DType::F32)?.view(&[rows, v])?;
     drop(logits);
-    let largest = f.runtime.no_grad(|| wide.max(-1, true))?.0;
-    wide.sub(&largest)?.cross_entropy(&targets, Reduction::Mean)
+    let group = f.ranks.tensor();
+    let largest = f.runtime.no_grad(|| -> Result<Tensor> {
+        let own = wide.max(-1, true)?.0;
+        if group.is_alone() { Ok(own) } else { Ok(own.unsqueeze(0)?.all_gather(group, 0)?.max(0, false)?.0) }
+    })?;
+    let less = wide.sub(&largest)?;
+    if group.is_alone() {
+        return less.cross_entropy(&targets, Reduction::Mean);
+    }
+    let part = shard_loss(f, &less, &targets, Reduction::Mean);
+    drop(wide);
+    part
 }
 
 /// Sum of all outputs, in f32: what stands for a loss where a model has none.

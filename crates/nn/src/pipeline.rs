@@ -32,6 +32,18 @@ pub enum Pass {
     },
 }
 
+/// When gradients in the dtype of their parameters are added to wider buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Accumulation {
+    /// As soon as they are there.
+    #[default]
+    AtOnce,
+    /// By the products that make them, in blocks; elsewhere at once.
+    InProducts,
+    /// Once the backward pass is over.
+    Late,
+}
+
 /// What a stage keeps of a micro-batch until its backward pass.
 struct Held {
     /// The stream that came in.
@@ -54,6 +66,7 @@ pub struct PipelineRank {
     options: StepOptions,
     tokens: Tensor,
     labels: Tensor,
+    late: bool,
     held: HashMap<(usize, usize), Held>,
 }
 
@@ -69,12 +82,21 @@ impl PipelineRank {
         let (tokens, labels) = example(runtime, spec, options.sequences(), options.seq_len)?;
         let ranks = Group { axis: Axis::Pp, size: ranks };
         let (runtime, options, held) = (runtime.clone(), *options, HashMap::new());
-        Ok(Self { runtime, stages, ranks, options, tokens, labels, held })
+        Ok(Self { runtime, stages, ranks, options, tokens, labels, late: false, held })
     }
 
     /// The stages.
     pub fn stages(&self) -> &[Training] {
         &self.stages
+    }
+
+    /// Says when gradients are added to wider buffers.
+    pub fn set_accumulation(&mut self, accumulation: Accumulation) {
+        self.late = accumulation == Accumulation::Late;
+        let blocks = |param: &&Param| matches!(param.kind, ParamKind::Matrix | ParamKind::Expert { .. });
+        for param in self.stages.iter().flat_map(|training| training.model().params()).filter(blocks) {
+            param.tensor.set_adds_to_buffer(accumulation == Accumulation::InProducts);
+        }
     }
 
     /// What the first stage reads from now on, and what the last one is held against.
@@ -132,16 +154,18 @@ impl PipelineRank {
         let Held { input, end, history } = self.held.remove(&(chunk, micro_batch)).ok_or(NO_FORWARD)?;
         rt.swap_history(history);
         let training = self.stages.get_mut(chunk).ok_or(NO_STAGE)?;
-        match end {
-            End::Loss(loss) => training.stage_backward(loss, 1.0 / self.options.grad_accum_steps as f64)?,
+        let (ranks, options) = (self.ranks, &self.options);
+        let run = |training: &mut Training| match end {
+            End::Loss(loss) => training.stage_backward(loss, 1.0 / options.grad_accum_steps as f64),
             End::Sent(root) => {
-                let (spec, s) = (training.model().spec(), self.options.seq_len);
+                let (spec, s) = (training.model().spec(), options.seq_len);
                 let s = if spec.ranks.sp { s / spec.ranks.tp } else { s };
-                let shape = [self.options.sequences(), s, spec.hidden_size];
-                let gradient = Tensor::recv(&rt, self.ranks, 1, &shape, training.stream_dtype())?;
-                root.backward(gradient.with_role(Role::Communication))?;
+                let shape = [options.sequences(), s, spec.hidden_size];
+                let gradient = Tensor::recv(&rt, ranks, 1, &shape, training.stream_dtype())?;
+                root.backward(gradient.with_role(Role::Communication))
             }
-        }
+        };
+        if self.late { training.accumulate_late(run) } else { run(training) }?;
         if let Some(input) = input {
             let gradient =
                 input.grad().ok_or(tensor::Error::Backward("no gradient reached the stream that came in"))?;
@@ -182,8 +206,7 @@ impl PipelineRank {
     }
 }
 
-/// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step. With `fused_accumulation`
-/// the products that make gradients of weights in blocks add them to the buffers that collect them.
+/// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step.
 ///
 /// # Errors
 /// As [`PipelineRank::new`] and [`PipelineRank::pass`].
@@ -192,16 +215,11 @@ pub fn trace(
     ranks: u64,
     options: &StepOptions,
     passes: &[Pass],
-    fused_accumulation: bool,
+    accumulation: Accumulation,
 ) -> Result<StepTrace> {
     let runtime = Runtime::new(Device::Meta);
     let mut rank = PipelineRank::new(&runtime, stages, ranks, options)?;
-    if fused_accumulation {
-        let blocks = |param: &&Param| matches!(param.kind, ParamKind::Matrix | ParamKind::Expert { .. });
-        for param in rank.stages.iter().flat_map(|training| training.model().params()).filter(blocks) {
-            param.tensor.set_adds_to_buffer(true);
-        }
-    }
+    rank.set_accumulation(accumulation);
     if options.warm {
         rank.stages.iter_mut().try_for_each(Training::prepare)?;
     }

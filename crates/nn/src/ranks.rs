@@ -107,7 +107,7 @@ impl Forward {
     /// If a rank is gone.
     pub fn enter(&self, x: &Tensor) -> Result<Tensor> {
         let group = self.ranks.tensor();
-        match (self.ranks.sp, self.profile.is_hf()) {
+        match (self.ranks.sp, self.profile.is_hf() && !self.gathers_again) {
             (false, _) => x.replicate(group),
             // Tensors of PyTorch that are divided keep what they were gathered to.
             (true, true) => x.all_gather(group, positions(x)),

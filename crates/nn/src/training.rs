@@ -7,7 +7,7 @@ use crate::fp8::{DelayedScaling, Fp8};
 pub use crate::loss::Labels;
 use crate::loss::{loss, positions};
 use crate::model::Model;
-use crate::objective::{Objective, REFERENCE, Reference, preference_loss};
+use crate::objective::{HeadLoss, Objective, REFERENCE, Reference, preference_loss};
 use crate::optim::{GradNorm, Hyper, Optimizer, OptimizerKind};
 use crate::param::Param;
 use crate::scaler::{LossScaler, ScalerOptions, Skip};
@@ -219,6 +219,34 @@ impl Training {
         loss.backward()
     }
 
+    /// Runs a backward pass whose gradients are added to their wide buffers once it is over, all of them: until then each is
+    /// there in the dtype of its parameter.
+    ///
+    /// # Errors
+    /// As that of the pass.
+    pub fn accumulate_late(&mut self, backward: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        if !self.wide_grads() {
+            return backward(self);
+        }
+        let params = || self.model.params().iter().filter(|p| p.trainable).map(|p| p.tensor.clone());
+        let all: Vec<_> = params().map(|tensor| (tensor.grad(), tensor)).collect();
+        for (_, tensor) in &all {
+            tensor.set_grad(None);
+        }
+        backward(self)?;
+        self.runtime.no_grad(|| {
+            for (buffer, tensor) in all {
+                let narrow = tensor.grad();
+                tensor.set_grad(None);
+                match (buffer, narrow) {
+                    (Some(buffer), Some(narrow)) => tensor.set_grad(Some(buffer.add_(&narrow)?)),
+                    (buffer, narrow) => tensor.set_grad(buffer.or(narrow)),
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// dtype of the stream between blocks: the fused profile computes it in the dtype of the contractions, autocast raises it.
     pub fn stream_dtype(&self) -> DType {
         let precision = self.options.precision;
@@ -242,6 +270,7 @@ impl Training {
         f.training = dropout;
         f.ranks = self.model.spec().ranks;
         f.fused_norms = self.model.spec().fused_norms;
+        f.gathers_again = self.model.spec().gathers_again;
         f.fp8 = self.fp8.as_ref().map(|fp8| fp8.casts(rt.grad_enabled())).transpose()?;
         let forward = |f: &Forward| -> Result<Tensor> {
             let loss = match options.objective.preference {
@@ -360,7 +389,9 @@ fn check_ranks(spec: &ModelSpec, options: &TrainingOptions) -> Result<()> {
     };
     if spec.ranks.is_alone() && spec.stage == Stage::WHOLE {
         Ok(())
-    } else if options.objective != Objective::DEFAULT {
+    } else if !matches!(options.objective.head, HeadLoss::Whole | HeadLoss::Parallel)
+        || (Objective { head: HeadLoss::Whole, ..options.objective }) != Objective::DEFAULT
+    {
         refused("a loss other than that of whole logits")
     } else if spec.ranks.cp > 1 && options.profile.is_hf() {
         refused("a profile of plain modules, where ranks share a sequence,")

@@ -9,7 +9,7 @@ use napkin_nn::pipeline::{Pass, PipelineRank};
 use napkin_nn::spec::{FeedForwardSpec, FusedOrder, MlpInput, Projection, Task};
 use napkin_nn::step::{self, Precision, StepOptions};
 use napkin_nn::{
-    Labels, ModelSpec, Objective, Offload, Param, ParamKind, Profile, Ranks, Recompute, Share, Training,
+    HeadLoss, Labels, ModelSpec, Objective, Offload, Param, ParamKind, Profile, Ranks, Recompute, Share, Training,
     TrainingOptions,
 };
 use std::collections::BTreeMap;
@@ -71,7 +71,10 @@ fn gradients(
     if let Some(peers) = peers {
         runtime.set_peers(Rc::new(peers));
     }
-    let mut training = Training::new(&runtime, spec, &options(profile)).unwrap();
+    // Who gathers again divides the loss by its own code, too.
+    let head = if spec.gathers_again { HeadLoss::Parallel } else { HeadLoss::Whole };
+    let objective = Objective { head, ..Objective::DEFAULT };
+    let mut training = Training::new(&runtime, spec, &TrainingOptions { objective, ..options(profile) }).unwrap();
     runtime.no_grad(|| {
         for param in training.model().params() {
             let values = runtime.tensor(&start(param), &param.shape, DType::F32).unwrap();
@@ -158,6 +161,11 @@ fn whole(spec: &ModelSpec) -> Tensors {
 /// Runs the parts of all ranks and holds them against the whole. `replicas`: ranks along tp see the same sequences, those
 /// along dp other ones.
 fn check(name: &str, ranks: Ranks, dp: u64, profile: Profile) -> bool {
+    check_gathering(name, ranks, dp, profile, false)
+}
+
+/// The same, of ranks that may gather again in backward what the profile keeps.
+fn check_gathering(name: &str, ranks: Ranks, dp: u64, profile: Profile, again: bool) -> bool {
     let spec = &load(name);
     if spec.share(ranks).is_err() {
         return false;
@@ -174,7 +182,7 @@ fn check(name: &str, ranks: Ranks, dp: u64, profile: Profile) -> bool {
             let (threads, params) = (&threads, &params);
             scope.spawn(move || {
                 let spec = &load(name);
-                let own = spec.share(ranks).unwrap();
+                let own = ModelSpec { gathers_again: again, ..spec.share(ranks).unwrap() };
                 let (tp, ep) = (rank % ranks.tp, rank / ranks.etp % ranks.ep);
                 let start = |param: &Param| {
                     part(spec, &param.name, &params[&param.name], &param.shape, if is_expert(param) { ep } else { tp })
@@ -238,6 +246,53 @@ fn positions_over_the_ranks_that_share_matrices() {
     for family in ["llama", "gpt2", "gemma2", "qwen3", "mixtral", "deepseek_v3"] {
         assert!(names.contains(&family), "{family} can be divided");
     }
+}
+
+#[test]
+fn positions_that_are_gathered_again() {
+    for family in ["llama", "gemma2", "qwen3"] {
+        assert!(
+            check_gathering(family, Ranks { tp: 2, sp: true, ..Ranks::ALONE }, 1, Profile::HfSdpa, true),
+            "{family}"
+        );
+    }
+}
+
+/// Each is a sum of the same numbers in the same order.
+#[test]
+fn gradients_that_are_added_late_are_the_same() {
+    let spec = load("llama");
+    let gradients = |late: bool| -> Vec<Option<Vec<f64>>> {
+        let runtime = Runtime::with_seed(Device::Cpu, 7);
+        let precision = Precision::Bf16MasterFp32Grads;
+        let options = TrainingOptions { precision, grad_accum_steps: 2, ..options(Profile::HfSdpa) };
+        let mut training = Training::new(&runtime, &spec, &options).unwrap();
+        for first in [0, SEQ_LEN] {
+            let ids: Vec<f64> = (first..first + SEQ_LEN).map(|i| ((i * i + 3 * i) % 13) as f64).collect();
+            let tokens = runtime.input(&ids, &[1, SEQ_LEN], DType::I64).unwrap();
+            let loss = training.forward(&tokens, Labels::Tokens(&tokens)).unwrap();
+            if late {
+                training.accumulate_late(|training| training.backward(loss, 0.5)).unwrap();
+            } else {
+                training.backward(loss, 0.5).unwrap();
+            }
+        }
+        let of = |p: &Param| p.tensor.grad().map(|g| (g.dtype(), g.to_vec().unwrap()));
+        training
+            .model()
+            .params()
+            .iter()
+            .map(|p| {
+                of(p).map(|(dtype, g)| {
+                    assert_eq!(dtype, DType::F32);
+                    g
+                })
+            })
+            .collect()
+    };
+    let (late, at_once) = (gradients(true), gradients(false));
+    assert!(at_once.iter().flatten().flatten().any(|value| *value != 0.0));
+    assert_eq!(late, at_once);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct ModelSpec {
     /// Whether norms are single kernels under every profile: implementations of plain modules that take those of
     /// flash-attention or Apex.
     pub fused_norms: bool,
+    /// Whether what was gathered for maps is gathered again in backward, whatever the profile.
+    pub gathers_again: bool,
     /// Tables the reference keeps and no step changes.
     pub buffers: Vec<BufferSpec>,
     /// Parts of the config that are known and not modelled, each bounded in words. Printed with every answer.
@@ -77,6 +79,7 @@ impl ModelSpec {
             max_positions: None,
             has_sdpa: true,
             fused_norms: false,
+            gathers_again: false,
             buffers: Vec::new(),
             not_modelled: Vec::new(),
             tuning: Tuning::default(),
