@@ -1,8 +1,10 @@
 //! The allocations of a training step, given to the allocator.
 
 use nn::step::{StepOptions, StepTrace};
+use std::collections::BTreeSet;
 use tensor::Trace;
-use tensor::meter::{Mark, MemoryChange};
+use tensor::meter::{Mark, MemoryChange, TensorRef};
+use tensor::ops::Op;
 use units::Bytes;
 
 use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
@@ -28,6 +30,15 @@ pub struct Beside {
     pub held: Vec<u64>,
     /// Bytes of each that is there for a moment behind every update, all together.
     pub after_update: Vec<u64>,
+    /// Whether what is gathered lies in one of `held`.
+    pub gathers_into_held: bool,
+    /// Whether a block that a collective reads or writes is free for others only once its pass is over. Collectives run on a
+    /// stream of their own, and the host is ahead of both streams by about a pass: when the tensor is let go of, the
+    /// collective has not run yet.
+    ///
+    /// Source: PyTorch, `torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`, `recordStream` in `collective`;
+    /// `c10/cuda/CUDACachingAllocator.cpp`, `insert_events` and `process_events`.
+    pub frees_late: bool,
 }
 
 /// An allocation that the device had no room for.
@@ -76,6 +87,8 @@ impl Process {
             held: vec![None; trace.storages.len()],
             units: Vec::new(),
             after_update: &self.beside.after_update,
+            collectives: Collectives::of(trace, &self.beside),
+            late: Vec::new(),
             peak: Usage::default(),
         };
         // The first op that is no part of building the model makes the handle of the library.
@@ -127,6 +140,51 @@ fn last_step(trace: &Trace) -> Option<std::ops::Range<usize>> {
     alive.iter().all(|change| *change == 0).then_some(range)
 }
 
+/// What collectives do to storages.
+#[derive(Debug, Default)]
+struct Collectives {
+    /// Storages whose blocks are free late; none where all are at once.
+    late: Vec<bool>,
+    /// Storages that lie elsewhere.
+    elsewhere: Vec<bool>,
+    /// Memory events at which a pass begins.
+    passes: BTreeSet<usize>,
+}
+
+impl Collectives {
+    fn of(trace: &Trace, beside: &Beside) -> Self {
+        let mut found = Self::default();
+        let mark = |all: &mut Vec<bool>, tensors: &[TensorRef]| {
+            all.resize(trace.storages.len(), false);
+            for tensor in tensors {
+                all[tensor.storage.0 as usize] = true;
+            }
+        };
+        for event in &trace.ops {
+            let (gathers, talks) = match &event.op {
+                Op::AllGather(_) => (true, true),
+                Op::ReduceScatter(_) | Op::AllReduce(_) | Op::AllToAll(_) | Op::Send(_) => (false, true),
+                _ => continue,
+            };
+            if gathers && beside.gathers_into_held {
+                mark(&mut found.elsewhere, &event.outputs);
+            }
+            if talks && beside.frees_late {
+                mark(&mut found.late, &event.inputs);
+                mark(&mut found.late, &event.outputs);
+            }
+        }
+        if beside.frees_late {
+            found.passes = trace.marks.iter().map(|mark| mark.memory as usize).collect();
+        }
+        found
+    }
+
+    fn is(all: &[bool], storage: usize) -> bool {
+        all.get(storage).copied().unwrap_or(false)
+    }
+}
+
 struct Replay<'a> {
     trace: &'a Trace,
     device: Device<'a>,
@@ -137,6 +195,9 @@ struct Replay<'a> {
     units: Vec<(Unit, BlockId)>,
     /// What there is for a moment behind an update.
     after_update: &'a [u64],
+    collectives: Collectives,
+    /// Blocks that are free once the pass is over.
+    late: Vec<BlockId>,
     peak: Usage,
 }
 
@@ -150,6 +211,13 @@ impl Replay<'_> {
                 self.behind_update(at)?;
             }
             let storage = event.storage.0 as usize;
+            if self.collectives.passes.contains(&at) {
+                self.free_late();
+            }
+            if Collectives::is(&self.collectives.elsewhere, storage) {
+                self.device.apply(at);
+                continue;
+            }
             if self.device.has_units() && matches!(event.change, MemoryChange::Alloc(_)) {
                 self.gather(op, at)?;
             }
@@ -162,13 +230,24 @@ impl Replay<'_> {
             }
             // A shard takes the place of what was whole.
             if let Some(block) = self.held[storage].take() {
-                self.allocator.free(block);
+                if Collectives::is(&self.collectives.late, storage) {
+                    self.late.push(block);
+                } else {
+                    self.allocator.free(block);
+                }
             }
             if after > 0 {
                 self.held[storage] = Some(self.alloc(after, at)?);
             }
         }
         Ok(())
+    }
+
+    /// Frees what waits for the end of its pass.
+    fn free_late(&mut self) {
+        for block in self.late.drain(..) {
+            self.allocator.free(block);
+        }
     }
 
     /// Takes what there is behind an update, and lets go of it.
@@ -202,7 +281,13 @@ impl Replay<'_> {
     }
 
     fn alloc(&mut self, bytes: u64, at: usize) -> Result<BlockId, Refused> {
-        let block = self.allocator.alloc(bytes).map_err(|error| {
+        let mut block = self.allocator.alloc(bytes);
+        if block.is_err() && !self.late.is_empty() {
+            // Before it gives up, the allocator waits for the device.
+            self.free_late();
+            block = self.allocator.alloc(bytes);
+        }
+        let block = block.map_err(|error| {
             let mark = self.trace.marks.iter().rev().find(|mark| mark.memory as usize <= at);
             let phase = mark.map_or_else(String::new, |mark| mark.name.clone());
             Refused { error, phase }

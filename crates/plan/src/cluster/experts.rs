@@ -1,6 +1,6 @@
 //! What a rank does for models with experts and compressed attention (the shapes of `DeepSeek`), from the trace of its part.
 
-use nn::pipeline::{self, Pass};
+use nn::pipeline::{self, Accumulation, Pass};
 use nn::step::{Precision, StepOptions, Until, parameters};
 use nn::{ModelSpec, Objective, Offload, Profile, Ranks, Recompute};
 use tensor::{CastLists, Phase};
@@ -119,8 +119,14 @@ pub fn stages(
             let range = first..first + *count as usize;
             first = range.end;
             let stage = spec.stage(range).ok()?;
-            let trace =
-                pipeline::trace(std::slice::from_ref(&stage), blocks.len() as u64, &options, &passes, true).ok()?;
+            let trace = pipeline::trace(
+                std::slice::from_ref(&stage),
+                blocks.len() as u64,
+                &options,
+                &passes,
+                Accumulation::InProducts,
+            )
+            .ok()?;
             let cost = |wanted: &[Phase]| {
                 machine.cost(&items(trace.trace.ops.iter().filter(|event| wanted.contains(&event.phase))))
             };

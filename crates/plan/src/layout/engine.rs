@@ -1,16 +1,22 @@
 //! What engines hold beside the tensors of the model, by their own code.
 
+use nn::pipeline::Accumulation;
 use nn::spec::{AttentionSpec, FeedForwardSpec, MlpInput, MlpSpec, ModelSpec, MoeSpec, Projection};
 use std::collections::BTreeSet;
 
 use crate::handover::Engine;
 
-/// Whether the products that make gradients of weights in blocks add them to the buffers that collect these.
+/// When an engine adds gradients to buffers that are wider than they.
 ///
 /// Source: NVIDIA/Megatron-LM, `megatron/core/tensor_parallel/layers.py`, `gradient_accumulation_fusion`, on by default with
-/// Transformer Engine; its own output layer makes a tensor of the weight's size all the same.
-pub const fn fuses_accumulation(engine: Option<Engine>) -> bool {
-    matches!(engine, Some(Engine::Megatron))
+/// Transformer Engine; its own output layer makes a tensor of the weight's size all the same. huggingface/nanotron,
+/// `src/nanotron/optim/gradient_accumulator.py`, `FP32GradientAccumulator.backward`.
+pub const fn accumulation(engine: Option<Engine>) -> Accumulation {
+    match engine {
+        Some(Engine::Megatron) => Accumulation::InProducts,
+        Some(Engine::Nanotron) => Accumulation::Late,
+        _ => Accumulation::AtOnce,
+    }
 }
 
 /// Bytes that an engine holds from its first backward pass on beside all that is traced, of a rank with these stages.
@@ -20,7 +26,7 @@ pub const fn fuses_accumulation(engine: Option<Engine>) -> bool {
 ///
 /// Source: NVIDIA/TransformerEngine, `transformer_engine/pytorch/module/base.py`, `get_dummy_wgrad`, from 2.3 on.
 pub fn beside(engine: Option<Engine>, stages: &[ModelSpec], weight_bytes: u64) -> u64 {
-    if !fuses_accumulation(engine) {
+    if accumulation(engine) != Accumulation::InProducts {
         return 0;
     }
     let mut shapes = BTreeSet::new();

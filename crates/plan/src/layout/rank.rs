@@ -97,12 +97,10 @@ pub fn trace(
             grad_accum_steps: micro_batches,
             recompute: layout.recompute,
             offload: layout.offload,
-            steps: 1,
-            warm: true,
             ..*step
         };
         let passes = passes(&schedule(layout, micro_batches), place as usize);
-        let traced = pipeline::trace(&stages, layout.pp, &options, &passes, engine::fuses_accumulation(engine))
+        let traced = pipeline::trace(&stages, layout.pp, &options, &passes, engine::accumulation(engine))
             .map_err(|error| Diagnostics::from(Diagnostic::error("T0484", error.to_string())))?;
         let weight = options.precision.gathered_dtype().size_in_bytes();
         let beside = engine::beside(engine, &stages, weight);

@@ -11,6 +11,8 @@
 //! | `facts` | what the trace of a model says in their terms |
 //! | `recipe` | what the code of a source does that its rows do not say |
 //! | `memory` | the peak of a row's step |
+//! | `ranks` | layouts of rows, and the ranks of them |
+//! | `fits` | whether the run of a row finds enough memory |
 //! | `judge` | a row against its prediction |
 //! | `simpler` | what one utilization for all would have said of times, and what a chosen layout loses |
 //! | `report` | the answer |
@@ -18,13 +20,16 @@
 mod architecture;
 mod conventions;
 mod facts;
+mod fits;
 mod judge;
 mod memory;
+mod ranks;
 mod recipe;
 mod report;
 mod row;
 mod simpler;
 
+pub use fits::runs_out;
 pub use judge::{Compared, Judge, Judged, Quantity};
 pub use memory::PeakKind;
 pub use report::{Listed, Request};

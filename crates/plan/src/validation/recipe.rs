@@ -25,12 +25,30 @@ pub enum Of {
     Buckets,
     /// How updated parameters are gathered.
     Gather,
+    /// Rows of the token table are filled up to a multiple of so many for each rank of a matrix.
+    Vocabulary,
+    /// How ranks share a sequence.
+    Context,
+    /// How rows are spread over experts.
+    Experts,
+    /// In which order a pipeline works.
+    Schedule,
+    /// Which blocks a stage of a pipeline has; none: as many as every other.
+    Stages,
+    /// Whether what was gathered for maps is kept.
+    Gathered,
+    /// Buffers, by name, in which what ranks gather lies.
+    GatherBuffers,
+    /// When blocks that collectives used are free again.
+    Streams,
+    /// The engine, where its ways are known.
+    Engine,
     /// Kind of row of which too little is known.
     Unknown,
 }
 
 impl Of {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 20] = [
         Self::Profile,
         Self::Head,
         Self::Recompute,
@@ -41,6 +59,15 @@ impl Of {
         Self::Loss,
         Self::Buckets,
         Self::Gather,
+        Self::Vocabulary,
+        Self::Context,
+        Self::Experts,
+        Self::Schedule,
+        Self::Stages,
+        Self::Gathered,
+        Self::GatherBuffers,
+        Self::Streams,
+        Self::Engine,
         Self::Unknown,
     ];
 
@@ -56,6 +83,15 @@ impl Of {
             Self::Loss => "loss",
             Self::Buckets => "buckets",
             Self::Gather => "gather",
+            Self::Vocabulary => "vocabulary",
+            Self::Context => "context",
+            Self::Experts => "experts",
+            Self::Schedule => "schedule",
+            Self::Stages => "stages",
+            Self::Gathered => "gathered",
+            Self::GatherBuffers => "gather buffers",
+            Self::Streams => "streams",
+            Self::Engine => "engine",
             Self::Unknown => "unknown",
         }
     }
@@ -121,6 +157,15 @@ mod tests {
                 Of::Loss => &["parallel"],
                 Of::Buckets => &["16-bit"],
                 Of::Gather => &["copies"],
+                Of::Vocabulary => &["128"],
+                Of::Context => &["all-to-all"],
+                Of::Experts => &["balanced"],
+                Of::Schedule => &["1f1b"],
+                Of::Stages => &["by cost"],
+                Of::Engine => &["megatron", "nanotron"],
+                Of::Gathered => &["again"],
+                Of::GatherBuffers => &["allgather allgather2"],
+                Of::Streams => &["recorded"],
                 Of::Unknown => &["full_ft"],
             };
             assert!(known.contains(&rule.value), "{rule:?}");

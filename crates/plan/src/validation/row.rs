@@ -106,6 +106,8 @@ pub struct Layout {
     pub ep: Option<u64>,
     /// Replicas.
     pub dp: Option<u64>,
+    /// Blocks of the first stage.
+    pub first_stage: Option<u64>,
     /// Sharding of states, in the words of the table.
     pub sharding: String,
 }
@@ -250,6 +252,7 @@ impl Row {
             cp: c.size("cp"),
             ep: c.size("ep"),
             dp: c.size("dp"),
+            first_stage: c.size("layers_on_stage0"),
             sharding: c.either("zero_fsdp", "zero"),
         };
         let row = Self {
