@@ -55,6 +55,14 @@ pub struct Best {
     pub loss: Option<f64>,
 }
 
+impl Best {
+    /// Whether both are counts: at least one, and few enough for 64 bits.
+    pub fn is_countable(&self) -> bool {
+        let is_count = |number: f64| (1.0..u64::MAX as f64).contains(&number);
+        is_count(self.parameters) && is_count(self.tokens)
+    }
+}
+
 impl Form {
     /// The loss of a pair.
     pub fn loss(self, parameters: f64, tokens: f64) -> Option<f64> {
@@ -143,11 +151,12 @@ impl Request {
         let mfu = self.mfu.unwrap_or(usual);
         let peak = self.fleet.total_peak()?;
         let flop = peak.get() * mfu.get() * self.time.get();
-        if !(flop > 0.0 && flop.is_finite()) {
-            let problem = Diagnostic::error("T0489", "no compute: a budget needs devices, days and a utilization");
+        let all: Vec<(&Law, Best)> = laws().iter().map(|law| (law, law.form.best(flop))).collect();
+        if !all.iter().all(|(_, best)| best.is_countable()) {
+            let message = format!("{flop:.3e} FLOP train no number of parameters and tokens that can be counted");
+            let problem = Diagnostic::error("T0489", message).why("at least one of each, and at most 2^64");
             return Err(Diagnostics::from(problem.help("--budget '64 h100-sxm for 14 days'")));
         }
-        let all: Vec<(&Law, Best)> = laws().iter().map(|law| (law, law.form.best(flop))).collect();
         let [(_, first), ..] = all.as_slice() else {
             return Err(Diagnostics::from(Diagnostic::error("T0489", "there are no scaling laws")));
         };
@@ -238,6 +247,15 @@ mod tests {
                     assert!(loss >= least - 1e-12, "{}: {parameters}", law.name);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn pairs_are_counts() {
+        let all = |flop: f64| laws().iter().map(|law| law.form.best(flop).is_countable()).collect::<Vec<_>>();
+        assert_eq!(all(1e22), [true; 3]);
+        for flop in [0.0, 1e-270, 5.0, 1e45, f64::INFINITY, f64::NAN] {
+            assert_eq!(all(flop), [false; 3], "{flop}");
         }
     }
 
