@@ -12,8 +12,9 @@ use super::rank::{RankMemory, RankTrace, trace};
 use super::{Layout, Schedule};
 use crate::cluster::collective_time::Collective;
 use crate::cluster::constants::{Family, rules};
-use crate::cluster::machine::{Cost, Machine, Parts, Talk};
+use crate::cluster::machine::{Cost, Item, Machine, Parts, Talk};
 use crate::cluster::network::NetworkKind;
+use crate::cluster::op_time::Piece;
 use crate::cluster::step::{Passes, Rank, Step, StepTime, Sync, Update};
 use crate::cluster::topology::{Axis, Degrees, Order};
 use crate::cluster::traced::items;
@@ -171,7 +172,6 @@ impl<'a> Run<'a> {
         }
         let divided = if layout.zero >= 1 { layout.sharing_ranks() as f64 } else { 1.0 };
         let optimizer = cost(&|event| event.phase == Phase::Optimizer) * (1.0 / divided);
-        // A cost is given back as an op that moves as many bytes as take as long: the update waits for nothing else.
         Rank {
             stages: vec![passes; layout.virtual_stages as usize],
             update: self.update(layout, &held, optimizer, machine),
@@ -198,8 +198,9 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        let moves = crate::cluster::op_time::Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
-        Update { gradients, sync: Sync::Behind, optimizer: vec![crate::cluster::machine::Item::Op(moves)], parameters }
+        // The ops of the update, whose time is known, as one that moves as many bytes as take as long.
+        let moves = Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
+        Update { gradients, sync: Sync::Behind, optimizer: vec![Item::Op(moves)], parameters }
     }
 
     /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass: hidden behind

@@ -164,7 +164,6 @@ pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
         let (alike, rest): (Vec<Layout>, Vec<Layout>) =
             waiting.into_iter().partition(|layout| *layout == first || same_traces(layout, &first));
         waiting = rest;
-        // One that accumulates as often as any of them has all that is in flight at once.
         match run.traces(&first) {
             Err(problems) => {
                 let reason = problems.iter().next().map_or_else(String::new, |problem| problem.message.clone());
@@ -204,7 +203,6 @@ pub fn pareto(fits: &[(Layout, Estimate)]) -> Vec<&(Layout, Estimate)> {
 /// Why `other` takes longer than `best`: the line of the step that grew most.
 pub fn loses_by(best: &Estimate, other: &Estimate, recomputes: (bool, bool)) -> &'static str {
     let (a, b) = (&best.time, &other.time);
-    // Per token, for batches may differ; here they do not.
     let lines = [
         (
             b.passes - a.passes,
