@@ -250,10 +250,10 @@ pub(crate) fn uncountable(error: &tensor::Error) -> Diagnostic {
 }
 
 /// Longest sequence: pairs of its positions are counted in 64 bits.
-const MOST_POSITIONS: u64 = 1 << 31;
+pub(crate) const MOST_POSITIONS: u64 = 1 << 31;
 
 /// Most tokens of a step.
-const MOST_TOKENS: u128 = 1 << 48;
+pub(crate) const MOST_TOKENS: u128 = 1 << 48;
 
 fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
     let mut problems = Diagnostics::new();

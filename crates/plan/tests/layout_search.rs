@@ -254,3 +254,24 @@ mod random {
         }
     }
 }
+
+/// Numbers that nobody means are refused, not counted to.
+#[test]
+fn steps_beyond_counting_are_refused() {
+    let model = model("llama");
+    for (grad_accum, micro_batch) in [(u64::MAX, 1), (1, u64::MAX), (1 << 21, 1), (1 << 20, 1 << 30)] {
+        let layout = Layout { grad_accum, micro_batch, ..Layout::default() };
+        assert!(check(&layout, &model.spec, 1024, None).is_err(), "{grad_accum} {micro_batch}");
+        assert!(rank::memory(&model.spec, &layout, &step(), None).is_err());
+    }
+    let run = run(&model);
+    for global_batch in [u64::MAX, 1_000_000_000_000, 1 << 40] {
+        assert!(search(&run, &Wanted { global_batch, ..wanted(8, u64::MAX) }).is_err(), "{global_batch}");
+    }
+    // As many as are looked at, and what a rank holds does not depend on it.
+    let of = |grad_accum| {
+        let layout = Layout { pp: 4, grad_accum, ..Layout::default() };
+        rank::memory(&model.spec, &layout, &step(), None).unwrap()
+    };
+    assert_eq!(of(1 << 20), of(64));
+}

@@ -4,6 +4,8 @@ use super::{ContextParallel, Layout, Schedule};
 use nn::spec::{AttentionSpec, FeedForwardSpec, ModelSpec, MoeSpec};
 use units::{Diagnostic, Diagnostics};
 
+use crate::model::{MOST_POSITIONS, MOST_TOKENS};
+
 /// All that is wrong with dividing a model on sequences of `seq_len` tokens by a layout, over `devices` where that number
 /// is given; each problem names the nearest legal choices.
 ///
@@ -28,6 +30,17 @@ pub fn check(layout: &Layout, model: &ModelSpec, seq_len: u64, devices: Option<u
             problems.push(Diagnostic::error("T0480", format!("{name} is 0")).help("1 divides nothing"));
         }
     }
+    // Every micro-batch is a pass that is looked at; of GPipe every one is held.
+    let most = if layout.schedule == Schedule::GPipe { MOST_HELD } else { MOST_MICRO_BATCHES };
+    if layout.grad_accum > most {
+        let message = format!("{} micro-batches of a step on one replica", layout.grad_accum);
+        problems.push(Diagnostic::error("T0482", message).help(format!("--grad-accum of at most {most}")));
+    }
+    let tokens = layout.global_batch().saturating_mul(seq_len);
+    if seq_len > MOST_POSITIONS || u128::from(tokens) > MOST_TOKENS || layout.micro_batch > MOST_MICRO_BATCHES {
+        let message = format!("{tokens} tokens a step, in sequences of {seq_len}");
+        problems.push(Diagnostic::error("T0482", message).help("fewer and shorter sequences"));
+    }
     if problems.has_errors() {
         return Err(problems);
     }
@@ -36,6 +49,12 @@ pub fn check(layout: &Layout, model: &ModelSpec, seq_len: u64, devices: Option<u
     pipeline(layout, model, &mut problems);
     if problems.has_errors() { Err(problems) } else { Ok(()) }
 }
+
+/// Most micro-batches of a step that are looked at one by one.
+const MOST_MICRO_BATCHES: u64 = 1 << 20;
+
+/// Most micro-batches whose activations a rank holds at once.
+const MOST_HELD: u64 = 1 << 10;
 
 fn groups(layout: &Layout, devices: Option<u64>, problems: &mut Diagnostics) {
     let product = layout.devices();

@@ -88,7 +88,7 @@ pub fn trace(
     for place in places {
         let stages = (0..chunks).map(|chunk| stage(chunk * pp + place as usize)).collect::<Result<Vec<_>, _>>();
         let stages = stages.map_err(words)?;
-        let in_flight = schedule(layout, layout.grad_accum).in_flight(place as usize);
+        let in_flight = in_flight(layout, place);
         let micro_batches = traced_micro_batches(layout, in_flight);
         let options = StepOptions {
             batch: layout.micro_batch,
@@ -107,6 +107,14 @@ pub fn trace(
         all.push(RankTrace { place, stages, in_flight, options, traced, beside });
     }
     Ok(all)
+}
+
+/// Micro-batches that a rank holds at once: beyond some rounds of the pipeline, more of them change nothing.
+fn in_flight(layout: &Layout, place: u64) -> u64 {
+    match layout.schedule {
+        Schedule::GPipe => layout.grad_accum * layout.virtual_stages,
+        _ => schedule(layout, layout.grad_accum.min(4 * layout.pp)).in_flight(place as usize),
+    }
 }
 
 /// Micro-batches of which every moment of the memory of a step is seen.
