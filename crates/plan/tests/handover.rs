@@ -506,3 +506,16 @@ fn what_is_wrong_with_a_file_is_said() {
     let long = "x ".repeat(1 << 20);
     assert_eq!(codes(&read(Engine::Megatron, &long, &around).unwrap_err()), ["T0494"]);
 }
+
+/// A file that says nothing is no layout.
+#[test]
+fn a_file_without_options_is_refused() {
+    let model = model("llama-3.1-8b");
+    let around = Around { file: "run.yaml", model: &model.spec, devices: Some(8) };
+    for text in ["", "\n# nothing\n", "7", "[1, 2]", "words", "---\n- a: 1\n"] {
+        for engine in [Engine::Fsdp, Engine::Nanotron] {
+            let refused = read(engine, text, &around).unwrap_err();
+            assert!(codes(&refused).contains(&"T0494"), "{engine} {text:?}: {refused}");
+        }
+    }
+}

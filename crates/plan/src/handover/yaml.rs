@@ -21,13 +21,14 @@ enum Open {
 /// Adds the options of a text: those inside others have names with points. Empty values are left out.
 ///
 /// # Errors
-/// `T0494` for what is no YAML, and for aliases, which configurations do not need.
+/// `T0494` for what is no YAML, or no mapping, and for aliases, which configurations do not need.
 pub fn read(text: &str, around: &Around<'_>, values: &mut Values<'_>) -> Result<(), Diagnostics> {
     let places = Places::of(text);
     let wrong = |message: String, span: Range<usize>| {
         Diagnostics::from(Diagnostic::error("T0494", message).at(Location::in_source(around.file, text, span)))
     };
     let mut open: Vec<Open> = Vec::new();
+    let mut mapping = false;
     for event in Parser::new_from_str(text) {
         let (event, span) = match event {
             Ok((event, span)) => (event, places.bytes(&span)),
@@ -36,8 +37,14 @@ pub fn read(text: &str, around: &Around<'_>, values: &mut Values<'_>) -> Result<
                 return Err(wrong(format!("this is no YAML: {}", error.info()), at..at));
             }
         };
+        if open.is_empty() && matches!(event, Event::SequenceStart(..) | Event::Scalar(..) | Event::Alias(_)) {
+            return Err(wrong("this is no mapping of options to values".to_owned(), span));
+        }
         match event {
-            Event::MappingStart(..) => open.push(Open::Map(None)),
+            Event::MappingStart(..) => {
+                mapping = true;
+                open.push(Open::Map(None));
+            }
             Event::SequenceStart(..) => open.push(Open::List(Vec::new(), span.start)),
             Event::Scalar(text, style, ..) => {
                 if let Some(Open::Map(key @ None)) = open.last_mut() {
@@ -65,7 +72,7 @@ pub fn read(text: &str, around: &Around<'_>, values: &mut Values<'_>) -> Result<
             return Err(wrong(format!("nested more than {MOST_DEPTH} levels deep"), places.end()));
         }
     }
-    Ok(())
+    if mapping { Ok(()) } else { Err(wrong("there are no options in it".to_owned(), places.end())) }
 }
 
 /// Gives a value to what is open.

@@ -283,7 +283,7 @@ fn recompute(values: &mut Values<'_>, layout: &mut Layout) {
         }
         ("selective", n) => {
             let warning =
-                Diagnostic::warning("T0499", format!("recomputing every {n}-th block is read as recomputing none"));
+                Diagnostic::warning("T0499", format!("recomputing one of {n} blocks is read as recomputing none"));
             values.problem(name, warning.effect("memory is overestimated, time underestimated"));
             Recompute::None
         }
