@@ -17,6 +17,15 @@ pub(super) struct Dispatched {
     /// `e / ep` (i32): rows of each.
     pub sizes: Tensor,
     back: Back,
+    /// How many come from the ranks of other experts.
+    received: u64,
+    /// `r` (i64): place in which each of the sorted rows came; none where they came sorted.
+    places: Option<Tensor>,
+}
+
+/// Rows to the ranks that hold their experts, on all that share one.
+fn exchanged(f: &Forward, rows: &Tensor, counts: Counts) -> Result<Tensor> {
+    rows.all_to_all_rows(f.ranks.experts(), counts)?.all_gather(f.ranks.expert_tensor(), 0)
 }
 
 /// The way back.
@@ -58,8 +67,7 @@ impl Dispatched {
             rt.holds_data().then(|| all.to_vec().map(|all| Plan::of(&all, (ranks.ep, own), place))).transpose()?;
         let received = plan.as_ref().map_or_else(|| ranks.fullest(rows.size(0)), |plan| plan.counts[1].iter().sum());
         let counts = plan.as_ref().map(|plan| Arc::new(plan.counts.clone()));
-        let came = rows.all_to_all_rows(group, Counts { received, counts: counts.clone() })?;
-        let came = came.all_gather(ranks.expert_tensor(), 0)?;
+        let came = exchanged(f, rows, Counts { received, counts: counts.clone() })?;
         let total = came.size(0);
         let numbers = |count: u64, dtype, of: fn(&Plan) -> &Vec<f64>| {
             rt.no_grad(|| {
@@ -69,13 +77,27 @@ impl Dispatched {
         let expert = numbers(total, DType::I64, |plan| &plan.expert)?;
         let local = numbers(own, DType::I32, |plan| &plan.sizes)?;
         let mut back = Back { rows: rows.size(0), counts, inverse: None };
+        let mut places = None;
         let mut sorted = came;
         if own > 1 && ranks.ep > 1 {
             let order = numbers(total, DType::I64, |plan| &plan.order)?;
             back.inverse = Some(rt.no_grad(|| order.argsort())?);
             sorted = pick(f, &sorted, &order)?;
+            places = Some(order);
         }
-        Ok(Self { rows: sorted, expert, sizes: local, back })
+        Ok(Self { rows: sorted, expert, sizes: local, back, received, places })
+    }
+
+    /// Sends something else of each row after it, such as its weight.
+    ///
+    /// # Shapes
+    /// `r w -> r w`
+    ///
+    /// # Errors
+    /// If a rank is gone.
+    pub fn follow(&self, f: &Forward, rows: &Tensor) -> Result<Tensor> {
+        let came = exchanged(f, rows, Counts { received: self.received, counts: self.back.counts.clone() })?;
+        self.places.as_ref().map_or(Ok(came.clone()), |order| pick(f, &came, order))
     }
 
     /// What the experts made of the rows, in the order in which they were sent.

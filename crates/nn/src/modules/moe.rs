@@ -11,7 +11,7 @@ use super::{Linear, Mlp, Router, hf};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::ranks::Share;
-use crate::spec::{ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
+use crate::spec::{Activation, ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
 use tensor::{DType, Result, Tensor};
@@ -192,7 +192,15 @@ impl Moe {
         if let Some(bias) = &input_bias {
             maps = vec![maps.remove(0).add(bias)?];
         }
-        let inner = self.gate(f, maps)?; // r f
+        let between = self.weights_between(f);
+        let inner = if between {
+            let column = scale.unsqueeze(-1)?;
+            maps.push(sent.as_ref().map_or(Ok(column.clone()), |sent| sent.follow(f, &column))?);
+            let (act, width) = (self.spec.act, self.spec.intermediate_size);
+            f.fused(&maps, move |t| weighted_gate(act, width, t))?
+        } else {
+            self.gate(f, maps)?
+        }; // r f
         let down_bias = self.experts.down_bias.as_ref().map(|b| pick(f, &f.weight(b)?, expert)).transpose()?;
         let down_sizes = real.as_ref().map_or(sizes, |(_, sizes)| sizes);
         let mut out = self.map(f, &inner, &self.experts.down, true, down_sizes)?; // r h
@@ -208,7 +216,7 @@ impl Moe {
             out = sent.back(f, out)?;
         }
         // The reference's `proj_out` lives to the end of its function.
-        let mut weighted = if self.spec.everywhere { out } else { out.mul(&scale.unsqueeze(-1)?)? };
+        let mut weighted = if self.spec.everywhere || between { out } else { out.mul(&scale.unsqueeze(-1)?)? };
         // Back to the order of tokens: a sum over k, where adding rows would have to keep them.
         let inverse = f.runtime.no_grad(|| sorted.order.argsort())?;
         weighted = pick(f, &weighted, &inverse)?;
@@ -217,6 +225,17 @@ impl Moe {
             Some(bias) => summed.add(&f.weight(bias)?),
             None => Ok(summed),
         }
+    }
+
+    /// Whether the weights of routed rows are applied between their maps, in the kernel of the gate: the second one is linear,
+    /// and what it makes is then not kept for their gradient.
+    ///
+    /// Source: NVIDIA/Megatron-LM, `megatron/core/fusions/fused_bias_swiglu.py` (00caa53), `WeightedSwiGLUFunction`, which keeps
+    /// the map and the weights.
+    fn weights_between(&self, f: &Forward) -> bool {
+        let gated = self.experts.input.len() == 2 || self.spec.gate == ExpertGate::Halves;
+        let linear = self.experts.down_bias.is_none() && self.spec.zero_experts == 0 && !self.spec.everywhere;
+        !f.profile.is_hf() && gated && linear
     }
 
     /// Which sorted rows belong to experts with weights, and how many to each of these, where there are others: rows of
@@ -350,6 +369,20 @@ pub(super) fn sort_rows(f: &Forward, chosen: &Tensor, k: u64, experts: u64) -> R
         let sizes = expert.bincount(experts)?.to_dtype(DType::I32)?;
         Ok((Rows { order, expert, sizes, _counted: counted }, owner))
     })
+}
+
+/// Gate and value joined, times the weight of the row, in the dtype of the maps.
+///
+/// # Shapes
+/// `r 2f`, or `r f` twice, then `r 1` -> `r f`
+fn weighted_gate(act: Activation, width: u64, tensors: &[Tensor]) -> Result<Tensor> {
+    let inner = if let [gate, up, _] = tensors {
+        gated(act, gate, up)?
+    } else {
+        let halves = tensors[0].split(&[width, width], -1)?;
+        gated(act, &halves[0], &halves[1])?
+    };
+    inner.mul(&tensors[tensors.len() - 1])?.to_dtype(inner.dtype())
 }
 
 /// `(min(up, limit) + 1) * gate σ(slope gate)`, `gate` held below `limit`, `up` between both; they are neighbours.
