@@ -6,7 +6,7 @@ use crate::loss::output_loss;
 use crate::model::{Model, Tower};
 use crate::objective::Objective;
 use crate::offload::{self, HostBytes, Offload};
-use crate::optim::{Hyper, OptimizerKind};
+use crate::optim::{Hyper, Implementation, Kind, OptimizerKind};
 use crate::param::{Param, ParamKind};
 use crate::ranks::Share;
 use crate::scaler::ScalerState;
@@ -222,6 +222,26 @@ pub struct StepTrace {
 }
 
 impl StepOptions {
+    /// The steady state of a usual step: one sequence, nothing run again, fused `AdamW` whose states are there.
+    pub const fn usual(seq_len: u64, profile: Profile, precision: Precision) -> Self {
+        Self {
+            batch: 1,
+            seq_len,
+            profile,
+            precision,
+            optimizer: OptimizerKind { kind: Kind::AdamW, implementation: Implementation::Fused },
+            recompute: Recompute::None,
+            grad_accum_steps: 1,
+            autocast: CastLists::Cuda,
+            steps: 1,
+            warm: true,
+            dropout: false,
+            objective: Objective::DEFAULT,
+            offload: Offload::NONE,
+            until: Until::Optimizer,
+        }
+    }
+
     /// How the traced model is trained: its rates matter to no cost.
     pub(crate) fn training(&self) -> TrainingOptions {
         TrainingOptions {

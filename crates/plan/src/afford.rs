@@ -3,13 +3,19 @@
 //! A law says the loss of `N` parameters trained on `D` tokens, `E + A/N^α + B/D^β`; of all pairs with `6 N D = C` one has the
 //! least. Laws differ, and that is the uncertainty of the answer.
 
+use nn::optim::Kind;
+use nn::step::Precision;
 use std::sync::OnceLock;
 use units::{Diagnostic, Diagnostics, Flops, Mfu, Params, Seconds, Tokens};
 
 use crate::fleet::Fleet;
 use crate::phrase;
 use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value};
+use crate::states::ParameterBytes;
 use crate::time::USUAL_MFU;
+
+/// The recipe whose states are said.
+const RECIPE: Precision = Precision::Bf16MasterFp32Grads;
 
 /// A published scaling law.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,12 +202,13 @@ impl Request {
             ]));
         }
         report.blocks.push(table.into());
-        // Weights in 16 bits, gradients and states of AdamW in mixed precision, divided over all devices.
-        let states = 18.0 * first.parameters / self.fleet.devices as f64;
+        let each = ParameterBytes::of(RECIPE, Kind::AdamW).map_or(0, |each| each.total());
+        let states = each as f64 * first.parameters / self.fleet.devices as f64;
         let capacity = self.fleet.hardware.capacity();
         let bytes = units::Bytes(states.round() as u64);
         let fits = phrase![if bytes < capacity { "of " } else { "do not fit in the " }, capacity, " of a device"];
-        let row = KeyValue::new("states", bytes).note(phrase!["18 bytes per parameter over all devices: "].and(fits));
+        let row = KeyValue::new("states", bytes)
+            .note(phrase![each, " bytes per parameter (", RECIPE.name(), ") over all devices: "].and(fits));
         report.blocks.push(Block::key_values("", [row]));
         let law = |(law, best): &(&Law, Best)| {
             Value::map()

@@ -5,10 +5,9 @@ use napkin_plan::handover::Engine;
 use napkin_plan::layout::{ContextParallel, Layout, rank};
 use nn::config::Config;
 use nn::families;
-use nn::step::{Precision, StepOptions, Until};
-use nn::{ModelSpec, Objective, Offload, Profile, Recompute};
+use nn::step::{Precision, StepOptions};
+use nn::{ModelSpec, Profile};
 use std::collections::BTreeMap;
-use tensor::CastLists;
 
 type Row<'a> = BTreeMap<&'a str, &'a str>;
 
@@ -79,22 +78,7 @@ fn layout(row: &Row<'_>) -> Layout {
 }
 
 fn step(row: &Row<'_>) -> StepOptions {
-    StepOptions {
-        batch: 1,
-        seq_len: number(row, "seq_len"),
-        profile: Profile::Fused,
-        precision: Precision::Bf16MasterFp32Grads,
-        optimizer: "adamw".parse().unwrap(),
-        recompute: Recompute::None,
-        grad_accum_steps: 1,
-        autocast: CastLists::Cuda,
-        steps: 1,
-        warm: true,
-        dropout: false,
-        objective: Objective::DEFAULT,
-        offload: Offload::NONE,
-        until: Until::Optimizer,
-    }
+    StepOptions::usual(number(row, "seq_len"), Profile::Fused, Precision::Bf16MasterFp32Grads)
 }
 
 const GIB: f64 = (1u64 << 30) as f64;

@@ -10,10 +10,9 @@ use napkin_plan::layout::{ContextParallel, Layout, check, rank};
 use napkin_plan::ledger::Ledger;
 use napkin_plan::model::Model;
 use napkin_plan::sharding::Sharding;
-use nn::step::{Precision, StepOptions, Until};
-use nn::{Objective, Offload, Profile, Recompute};
+use nn::step::{Precision, StepOptions};
+use nn::{Profile, Recompute};
 use std::collections::BTreeSet;
-use tensor::CastLists;
 use units::Bytes;
 
 fn model(kind: &str) -> Model {
@@ -28,22 +27,7 @@ fn model(kind: &str) -> Model {
 }
 
 fn step() -> StepOptions {
-    StepOptions {
-        batch: 1,
-        seq_len: 1024,
-        profile: Profile::Fused,
-        precision: Precision::Bf16MasterFp32Grads,
-        optimizer: "adamw".parse().unwrap(),
-        recompute: Recompute::None,
-        grad_accum_steps: 1,
-        autocast: CastLists::Cuda,
-        steps: 1,
-        warm: true,
-        dropout: false,
-        objective: Objective::DEFAULT,
-        offload: Offload::NONE,
-        until: Until::Optimizer,
-    }
+    StepOptions::usual(1024, Profile::Fused, Precision::Bf16MasterFp32Grads)
 }
 
 fn run(model: &Model) -> Run<'_> {

@@ -5,9 +5,8 @@ use std::str::FromStr;
 
 use clap::Args;
 use nn::offload::Offload;
-use nn::optim::{Implementation, Kind, OptimizerKind};
-use nn::step::{Precision, StepOptions, Until};
-use nn::{Objective, Profile, Recompute};
+use nn::step::{Precision, StepOptions};
+use nn::{Profile, Recompute};
 use plan::cluster::network::{self, NetworkKind};
 use plan::handover::{self, Around, Engine, Export, Run, Taken};
 use plan::hardware::Hardware;
@@ -19,7 +18,6 @@ use plan::layout::{ContextParallel, Layout as Divided, Schedule};
 use plan::model::Model;
 use plan::phrase;
 use plan::report::{Block, KeyValue, Origin, Report};
-use tensor::CastLists;
 use units::{Diagnostic, Diagnostics};
 
 use crate::model_args::ModelArgs;
@@ -174,22 +172,7 @@ impl Question {
     /// The run on the device that is named, if one is.
     fn run(&self) -> Result<Option<Measured<'_>>, Diagnostics> {
         let Some(hardware) = &self.hardware else { return Ok(None) };
-        let step = StepOptions {
-            batch: 1,
-            seq_len: self.seq_len.0,
-            profile: Profile::Fused,
-            precision: self.precision.0,
-            optimizer: OptimizerKind { kind: Kind::AdamW, implementation: Implementation::Fused },
-            recompute: Recompute::None,
-            grad_accum_steps: 1,
-            autocast: CastLists::Cuda,
-            steps: 1,
-            warm: true,
-            dropout: false,
-            objective: Objective::DEFAULT,
-            offload: Offload::NONE,
-            until: Until::Optimizer,
-        };
+        let step = StepOptions::usual(self.seq_len.0, Profile::Fused, self.precision.0);
         let cluster = Cluster { hardware, per_node: self.devices_per_node, network: self.network };
         Measured::new(&self.model, step, Some(self.engine.unwrap_or(Engine::Megatron)), cluster).map(Some)
     }

@@ -1,9 +1,9 @@
 //! What a rank does for models with experts and compressed attention (the shapes of `DeepSeek`), from the trace of its part.
 
 use nn::pipeline::{self, Accumulation, Pass};
-use nn::step::{Precision, StepOptions, Until, parameters};
-use nn::{ModelSpec, Objective, Offload, Profile, Ranks, Recompute};
-use tensor::{CastLists, Phase};
+use nn::step::{Precision, StepOptions, parameters};
+use nn::{ModelSpec, Profile, Ranks};
+use tensor::Phase;
 
 use super::machine::{Cost, Machine};
 use super::shape::{Shape, Share};
@@ -97,19 +97,7 @@ pub fn stages(
     let spec = model(shape, experts)?.share(ranks).ok()?;
     let options = StepOptions {
         batch: share.micro_batch,
-        seq_len: shape.seq / share.cp,
-        profile: Profile::Fused,
-        precision: Precision::Bf16MasterFp32Grads,
-        optimizer: "adamw".parse().ok()?,
-        recompute: Recompute::None,
-        grad_accum_steps: 1,
-        autocast: CastLists::Cuda,
-        steps: 1,
-        warm: false,
-        dropout: false,
-        objective: Objective::DEFAULT,
-        offload: Offload::NONE,
-        until: Until::Optimizer,
+        ..StepOptions::usual(shape.seq / share.cp, Profile::Fused, Precision::Bf16MasterFp32Grads)
     };
     let passes = [Pass::Forward { chunk: 0, micro_batch: 0 }, Pass::Backward { chunk: 0, micro_batch: 0 }];
     let mut first = 0;

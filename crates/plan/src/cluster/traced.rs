@@ -140,10 +140,10 @@ mod tests {
     use crate::cluster::shape::{Accumulation, Again, Shape, Share, block};
     use crate::cluster::topology::Degrees;
     use crate::model::Model;
+    use nn::Profile;
     use nn::ranks::Ranks;
-    use nn::step::{Precision, StepOptions, StepTrace, Until};
-    use nn::{Profile, Recompute};
-    use tensor::{CastLists, Phase};
+    use nn::step::{Precision, StepOptions, StepTrace};
+    use tensor::Phase;
 
     fn traced(tp: u64, sp: bool) -> StepTrace {
         traced_layers(tp, sp, 2)
@@ -156,22 +156,8 @@ mod tests {
         let text = text.replace("\"num_hidden_layers\": 2", &format!("\"num_hidden_layers\": {layers}"));
         let model = Model::from_text("x", "x", text.as_bytes(), &[], None).unwrap();
         let spec = model.spec.share(Ranks { tp, sp, ..Ranks::ALONE }).unwrap();
-        let options = StepOptions {
-            batch: 2,
-            seq_len: 1024,
-            profile: Profile::Fused,
-            precision: Precision::Bf16MasterFp32Grads,
-            optimizer: "adamw".parse().unwrap(),
-            recompute: Recompute::None,
-            grad_accum_steps: 1,
-            autocast: CastLists::Cuda,
-            steps: 1,
-            warm: false,
-            dropout: false,
-            objective: nn::Objective::DEFAULT,
-            offload: nn::Offload::NONE,
-            until: Until::Optimizer,
-        };
+        let options =
+            StepOptions { batch: 2, ..StepOptions::usual(1024, Profile::Fused, Precision::Bf16MasterFp32Grads) };
         nn::step::trace(&spec, &options).unwrap()
     }
 

@@ -3,7 +3,7 @@
 //! Ranks of the first, a middle and the last stage are traced; those between are like the middle one.
 
 use nn::ParamKind;
-use nn::step::{Precision, StepOptions};
+use nn::step::StepOptions;
 use tensor::meter::OpEvent;
 use tensor::{Op, Phase};
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Seconds};
@@ -88,9 +88,14 @@ impl<'a> Run<'a> {
         Ok(Self { model, step, engine, flop_per_token, cluster })
     }
 
+    /// Arithmetic of the matrix products.
+    fn arithmetic(&self) -> hardware::Precision {
+        hardware::Precision::of(self.step.precision.matmul_dtype())
+    }
+
     /// The machine of a layout.
     fn machine(&self, layout: &Layout) -> Result<Machine, Diagnostic> {
-        let arithmetic = arithmetic(self.step.precision);
+        let arithmetic = self.arithmetic();
         let parts = Parts {
             hardware: self.cluster.hardware,
             family: Family::of(self.cluster.hardware),
@@ -147,7 +152,7 @@ impl<'a> Run<'a> {
         };
         let time = step.time(&machine);
         let tokens = layout.global_batch().saturating_mul(self.step.seq_len);
-        let peak = self.cluster.hardware.peak(arithmetic(self.step.precision)).map_or(0.0, |peak| peak.rate.get());
+        let peak = self.cluster.hardware.peak(self.arithmetic()).map_or(0.0, |peak| peak.rate.get());
         let flop = self.flop_per_token.get() as f64 * tokens as f64;
         let mfu = flop / (time.seconds() * peak * layout.devices() as f64);
         let mfu = Mfu::new(mfu).map_err(|error| Diagnostic::error("T0486", error.to_string()))?;
@@ -256,16 +261,6 @@ impl Held {
 /// Whether an op makes the gradient of a weight and nothing that a stage before waits for.
 fn makes_weight_gradient(event: &OpEvent) -> bool {
     matches!(event.op, Op::MatMulInto(_) | Op::GroupedMatMulInto(_) | Op::GroupedWeightGrad(_))
-}
-
-/// Arithmetic of the matrix products of a recipe, as the hardware table names it.
-fn arithmetic(precision: Precision) -> hardware::Precision {
-    match precision {
-        Precision::Fp32 => hardware::Precision::Tf32,
-        Precision::Fp16Mixed => hardware::Precision::Fp16,
-        Precision::Fp8 => hardware::Precision::Fp8,
-        _ => hardware::Precision::Bf16,
-    }
 }
 
 /// Layouts whose traces are the same: they differ in their replicas and in what is divided over these.

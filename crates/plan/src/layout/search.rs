@@ -1,11 +1,12 @@
 //! Every layout of a run on so many devices: which are legal, which fit, how long each takes.
 
 use nn::{ModelSpec, Recompute};
-use units::{Bytes, Diagnostic, Diagnostics};
+use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use super::check::{check, moe};
 use super::estimate::{Estimate, Run, same_traces};
 use super::{ContextParallel, Layout};
+use crate::states::{ParameterBytes, Zero};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -122,16 +123,13 @@ pub fn layouts(model: &ModelSpec, seq_len: u64, per_node: u64, wanted: &Wanted) 
     all
 }
 
-/// Bytes of parameters, gradients and states of the fullest rank at least: an even share of the model's.
+/// Bytes of parameters, gradients and states of the fullest rank at least: an even share of the model's. Nothing is known
+/// where states depend on the shapes of parameters.
 fn states(run: &Run<'_>, parameters: u64, layout: &Layout) -> Bytes {
-    let precision = run.step.precision;
-    let (weight, grad) = (precision.param_dtype().size_in_bytes(), precision.grad_dtype().size_in_bytes());
-    let held = parameters / layout.tp / layout.pp / layout.ep.max(1);
-    // AdamW's two states, and master weights.
-    let states = 8 + if precision.has_master() { 4 } else { 0 };
-    let over = layout.sharing_ranks().max(1);
-    let each = |bytes: u64, from: u8| if layout.zero >= from { held * bytes / over } else { held * bytes };
-    Bytes(each(weight, 3).saturating_add(each(grad, 2)).saturating_add(each(states, 1)))
+    let Some(each) = ParameterBytes::of(run.step.precision, run.step.optimizer.kind) else { return Bytes::ZERO };
+    let held = Params(parameters / layout.tp / layout.pp / layout.ep);
+    let zero = Zero::ALL.get(usize::from(layout.zero)).copied().unwrap_or_default();
+    each.on_device(held, zero, layout.sharing_ranks())
 }
 
 /// Looks at every layout.
@@ -144,7 +142,7 @@ pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
     if all.is_empty() {
         let message =
             format!("no layout of {} sequences over {} devices is legal", wanted.global_batch, wanted.devices);
-        let problem = Diagnostic::error("T0487", message)
+        let problem = Diagnostic::error("T0479", message)
             .why("replicas × micro-batch must divide the sequences of a step, and every stage needs a micro-batch")
             .help("a --gbs that more numbers divide, or another -n");
         return Err(Diagnostics::from(problem));
