@@ -137,26 +137,19 @@ pub(crate) fn rows_loss(
 ) -> Result<Tensor> {
     let shape = [targets.elements(), logits.size(-1)];
     let targets = f.runtime.no_grad(|| targets.view(&shape[..1]))?;
+    let narrow = !f.profile.is_hf() || (narrow && f.runtime.autocast_setting().is_none());
+    let raised = if narrow { logits.view(&shape)? } else { logits.to_dtype(DType::F32)?.view(&shape)? };
     if f.ranks.tp > 1 {
-        return part_loss(f, narrow, &logits.view(&shape)?, &targets, reduction);
+        return shard_loss(f, &raised, &targets, reduction);
     }
     if !f.profile.is_hf() {
-        return logits.view(&shape)?.cross_entropy(&targets, reduction);
+        return raised.cross_entropy(&targets, reduction);
     }
-    let narrow = narrow && f.runtime.autocast_setting().is_none();
-    let raised = if narrow { logits.view(&shape)? } else { logits.to_dtype(DType::F32)?.view(&shape)? };
     raised.log_softmax(-1)?.nll_loss(&targets, reduction)
 }
 
 /// [`rows_loss`] where each rank has the logits of a part of the vocabulary: two numbers of each row go to the others.
 ///
-/// # Shapes
-/// logits `n v / tp`, targets `n` (integers) -> scalar
-fn part_loss(f: &Forward, narrow: bool, logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {
-    let raised = if f.profile.is_hf() && !narrow { logits.to_dtype(DType::F32)? } else { logits.clone() };
-    shard_loss(f, &raised, targets, reduction)
-}
-
 /// # Shapes
 /// logits `n v / tp`, targets `n` (integers) -> scalar
 fn shard_loss(f: &Forward, raised: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {

@@ -127,9 +127,7 @@ impl PipelineRank {
         let input = if spec.stage.first {
             None
         } else {
-            let (ranks, s) = (spec.ranks, self.options.seq_len);
-            let s = if ranks.sp { s / ranks.tp } else { s };
-            let shape = [self.options.sequences(), s, spec.hidden_size];
+            let shape = stream_shape(&spec, &self.options);
             let stream = Tensor::recv(rt, self.ranks, -1, &shape, training.stream_dtype())?;
             Some(stream.with_role(Role::Communication).require_grad()?)
         };
@@ -158,9 +156,7 @@ impl PipelineRank {
         let run = |training: &mut Training| match end {
             End::Loss(loss) => training.stage_backward(loss, 1.0 / options.grad_accum_steps as f64),
             End::Sent(root) => {
-                let (spec, s) = (training.model().spec(), options.seq_len);
-                let s = if spec.ranks.sp { s / spec.ranks.tp } else { s };
-                let shape = [options.sequences(), s, spec.hidden_size];
+                let shape = stream_shape(training.model().spec(), options);
                 let gradient = Tensor::recv(&rt, ranks, 1, &shape, training.stream_dtype())?;
                 root.backward(gradient.with_role(Role::Communication))
             }
@@ -204,6 +200,12 @@ impl PipelineRank {
         }
         Ok(())
     }
+}
+
+/// What goes from stage to stage of a micro-batch: a rank's positions of the stream, `b s h`.
+fn stream_shape(spec: &ModelSpec, options: &StepOptions) -> [u64; 3] {
+    let positions = if spec.ranks.sp { options.seq_len / spec.ranks.tp } else { options.seq_len };
+    [options.sequences(), positions, spec.hidden_size]
 }
 
 /// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step.

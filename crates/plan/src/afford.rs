@@ -129,22 +129,19 @@ pub struct Request {
 ///
 /// # Errors
 /// `T0489` for other words.
-pub fn budget(text: &str) -> Result<(u64, String, f64), Diagnostic> {
+pub fn budget(text: &str) -> Result<(u64, String, Seconds), Diagnostic> {
     let refuse = || {
         Diagnostic::error("T0489", format!("a budget of `{text}` is not understood"))
             .help("--budget '64 h100-sxm for 14 days'")
     };
-    let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "x" | "×")).collect();
-    let [count, name, "for", time, unit] = words.as_slice() else { return Err(refuse()) };
+    let (devices, time) = text.split_once(" for ").ok_or_else(refuse)?;
+    let words: Vec<&str> = devices.split_whitespace().filter(|word| !matches!(*word, "x" | "×")).collect();
+    let [count, name] = words.as_slice() else { return Err(refuse()) };
     let count: u64 = count.replace([',', '_'], "").parse().ok().filter(|count| *count > 0).ok_or_else(refuse)?;
-    let time: f64 = time.parse().ok().filter(|time: &f64| *time > 0.0 && time.is_finite()).ok_or_else(refuse)?;
-    let days = match unit.trim_end_matches('s') {
-        "day" => time,
-        "hour" => time / 24.0,
-        "week" => time * 7.0,
-        _ => return Err(refuse()),
-    };
-    Ok((count, (*name).to_owned(), days))
+    // Seconds without a unit are not meant.
+    let named = time.ends_with(|last: char| last.is_alphabetic());
+    let time: Seconds = time.parse().ok().filter(|time| named && *time > Seconds::ZERO).ok_or_else(refuse)?;
+    Ok((count, (*name).to_owned(), time))
 }
 
 impl Request {
@@ -281,18 +278,22 @@ mod tests {
 
     #[test]
     fn budgets_are_read_and_others_refused() {
-        assert_eq!(budget("64 h100-sxm for 14 days").unwrap(), (64, "h100-sxm".to_owned(), 14.0));
-        assert_eq!(budget("1,024 x b200 for 2 weeks").unwrap(), (1024, "b200".to_owned(), 14.0));
-        assert_eq!(budget("8 a100 for 12 hours").unwrap().2, 0.5);
+        let of = |text: &str| budget(text).map(|(count, name, time)| (count, name, time.days())).unwrap();
+        assert_eq!(of("64 h100-sxm for 14 days"), (64, "h100-sxm".to_owned(), 14.0));
+        assert_eq!(of("1,024 x b200 for 2 weeks"), (1024, "b200".to_owned(), 14.0));
+        assert_eq!(of("8 a100 for 12 hours").2, 0.5);
         for text in [
             "",
             "64",
             "h100 for 3 days",
             "0 h100 for 3 days",
             "8 h100 for -3 days",
+            "8 h100 for 0 days",
             "8 h100 for inf days",
+            "8 h100 for 1e305 days",
             "8 h100 in 3 days",
             "8 h100 for 3 years",
+            "8 h100 for 3",
         ] {
             assert!(budget(text).is_err(), "{text}");
         }

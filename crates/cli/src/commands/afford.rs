@@ -5,7 +5,7 @@ use plan::afford::{self, Request};
 use plan::fleet::Fleet;
 use plan::hardware::Precision;
 use plan::report::Report;
-use units::{Diagnostics, Mfu, Seconds};
+use units::{Diagnostics, Mfu};
 
 use crate::parse::{Reader, dollars};
 
@@ -34,7 +34,7 @@ impl Afford {
         let mfu = read.flag::<Mfu>("--mfu", self.mfu.as_deref());
         let price = read.flag_with("--price", self.price.as_deref(), dollars);
         let precision = read.flag::<Precision>("--dtype", self.dtype.as_deref());
-        let request = budget.and_then(|(devices, name, days)| {
+        let request = budget.and_then(|(devices, name, time)| {
             let hardware = read.hardware(Some(&name))?;
             let fleet = Fleet {
                 hardware,
@@ -43,7 +43,6 @@ impl Afford {
                 precision: precision.unwrap_or(Precision::Bf16),
                 precision_given: precision.is_some(),
             };
-            let time = Seconds::new(days * 86_400.0).ok()?;
             Some(Request { fleet, time, mfu, price })
         });
         read.finish(request)?.report()

@@ -11,7 +11,7 @@ use plan::cluster::network::{self, NetworkKind};
 use plan::handover::{self, Around, Engine, Export, Run, Taken};
 use plan::hardware::Hardware;
 use plan::layout::answer;
-use plan::layout::estimate::{Cluster, Run as Measured};
+use plan::layout::estimate::{Cluster, Estimate, Run as Measured};
 use plan::layout::report::{Request, report};
 use plan::layout::search::Wanted;
 use plan::layout::{ContextParallel, Layout as Divided, Schedule};
@@ -166,6 +166,8 @@ struct Question {
     search: Option<u64>,
     most_micro_batch: u64,
     top: usize,
+    /// What the layout takes, once that is answered.
+    estimate: Option<Estimate>,
 }
 
 impl Question {
@@ -184,8 +186,14 @@ impl Question {
         let capacity = run.cluster.hardware.capacity();
         let wanted = Wanted { devices, global_batch, capacity, micro_batch: self.most_micro_batch };
         let (report, found) = answer::best(&run, &wanted, self.top)?;
-        let layout = found.fits.into_iter().next().map(|(layout, _)| layout);
-        self.layout = layout.unwrap_or_default();
+        match found.fits.into_iter().next() {
+            Some((layout, estimate)) => (self.layout, self.estimate) = (layout, Some(estimate)),
+            None if self.engine.is_some() => {
+                let problem = Diagnostic::error("T0478", "no layout fits: there is none to write");
+                return Err(Diagnostics::from(problem.help("the same without --export says what is too large")));
+            }
+            None => {}
+        }
         Ok(Some(report))
     }
 
@@ -197,13 +205,17 @@ impl Question {
             precision: self.precision.0,
             devices_per_node: self.devices_per_node,
             steps: self.steps,
-            memory: None,
-            step_time: None,
+            memory: self.estimate.as_ref().map(|estimate| estimate.device),
+            step_time: self.estimate.as_ref().map(Estimate::seconds),
         };
         handover::export(engine, &self.layout, &run)
     }
 
-    fn answer(&self) -> Result<Report, Diagnostics> {
+    /// What is said of the layout, or of the best one.
+    fn answer(&mut self) -> Result<Report, Diagnostics> {
+        if let Some(report) = self.best()? {
+            return Ok(report);
+        }
         let request = Request {
             model: &self.model,
             layout: &self.layout,
@@ -212,9 +224,7 @@ impl Question {
             precision: self.precision,
         };
         let mut report = report(&request)?;
-        if let Some(run) = self.run()? {
-            answer::add(&mut report, &run, &self.layout)?;
-        }
+        self.estimate = self.run()?.map(|run| answer::add(&mut report, &run, &self.layout)).transpose()?;
         report.warnings.extend(self.warnings.iter().cloned());
         Ok(report)
     }
@@ -229,7 +239,6 @@ impl Layout {
     /// The configuration, and what to warn about.
     pub fn configuration(&self) -> Result<(String, Diagnostics), Diagnostics> {
         let mut question = self.question()?;
-        question.best()?;
         let Some(engine) = question.engine else { return Ok(Default::default()) };
         let report = question.answer()?;
         let export = question.export(engine)?;
@@ -239,11 +248,7 @@ impl Layout {
     /// Answers it; with `--export` and a file, writes that.
     pub fn report(&self, files: &[String], force: bool) -> Result<Report, Diagnostics> {
         let mut question = self.question()?;
-        let best = question.best()?;
-        let mut report = match best {
-            Some(report) => report,
-            None => question.answer()?,
-        };
+        let mut report = question.answer()?;
         if let Some(engine) = question.engine {
             let export = question.export(engine)?;
             report.warnings.extend(export.warnings);
@@ -314,6 +319,7 @@ impl Layout {
             search: gbs.filter(|_| hardware.is_some()),
             hardware,
             most_micro_batch: most_micro_batch.unwrap_or(4),
+            estimate: None,
             top: top.map_or(5, |top| usize::try_from(top).unwrap_or(usize::MAX)),
             warnings: taken.map(|taken| taken.warnings).unwrap_or_default(),
             model,

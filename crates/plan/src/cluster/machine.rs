@@ -114,21 +114,22 @@ impl Parts<'_> {
         measured(self.precision).or_else(|| peak(self.precision).map(|peak| peak * share)).unwrap_or(0.0)
     }
 
-    /// The link that joins most devices of a node: of the node, or else over the host.
-    fn node_link(&self) -> f64 {
+    /// The link that joins most devices of a node: of the node, or else over the host. A device alone needs none.
+    fn node_link(&self) -> Option<f64> {
         let joins = |link: &&Link| {
             link.scope == Scope::Node && link.devices.is_none_or(|most| u64::from(most) >= self.per_node)
         };
         let links = &self.hardware.links;
         let link = links.iter().find(joins).or_else(|| links.iter().find(|link| link.scope == Scope::Host));
-        link.map_or(f64::INFINITY, |link| link.per_direction.get())
+        let alone = if self.per_node == 1 { Some(f64::INFINITY) } else { None };
+        link.map(|link| link.per_direction.get()).or(alone)
     }
 
-    /// The machine of a layout; nothing if the hardware table has no rate for this arithmetic.
+    /// The machine of a layout; nothing if the hardware table has no rate for this arithmetic, or no link.
     pub fn machine(&self, degrees: Degrees, order: Order) -> Option<Machine> {
         let get = |name: &str| self.family.get(name).unwrap_or(0.0);
         let products = self.products();
-        let link = self.node_link();
+        let link = self.node_link()?;
         let ring = link * get("node_ring");
         (products > 0.0).then(|| Machine {
             device: Device {

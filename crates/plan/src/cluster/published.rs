@@ -248,7 +248,7 @@ impl Measured {
 
     /// Tokens of a step.
     pub fn tokens(&self) -> f64 {
-        (self.degrees.dp * self.share.micro_batch * self.micro_batches * self.shape.seq) as f64
+        [self.degrees.dp, self.share.micro_batch, self.micro_batches, self.shape.seq].map(|n| n as f64).iter().product()
     }
 
     /// FLOP of a step: six for each parameter of a matrix product that a token goes through, and attention in full.

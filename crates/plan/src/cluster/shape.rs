@@ -95,9 +95,10 @@ const WIDTH: f64 = 2.0;
 impl Shape {
     /// Parameters of a block.
     pub fn block_parameters(&self) -> f64 {
-        let attention = self.width * self.head * (2 * self.heads + 2 * self.kv_heads);
-        let matrices = if self.llama { 3 } else { 2 };
-        (attention + matrices * self.width * self.inner) as f64
+        let [width, head, heads, kv_heads, inner] =
+            [self.width, self.head, self.heads, self.kv_heads, self.inner].map(|size| size as f64);
+        let matrices = if self.llama { 3.0 } else { 2.0 };
+        width * head * 2.0 * (heads + kv_heads) + matrices * width * inner
     }
 
     /// Parameters of the embedding.

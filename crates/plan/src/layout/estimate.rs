@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
         let machine = parts.machine(Degrees { tp, cp, dp, pp, ep, etp }, Order::PipelineOutermost);
         machine.ok_or_else(|| {
             let message = format!(
-                "{} has no rate for {} in the hardware table",
+                "{} has no rate for {}, or no link in a node, in the hardware table",
                 self.cluster.hardware.display,
                 arithmetic.name()
             );
@@ -121,7 +121,16 @@ impl<'a> Run<'a> {
     /// # Errors
     /// As [`trace`].
     pub fn traces(&self, layout: &Layout) -> Result<Vec<RankTrace>, Diagnostics> {
-        let mut places = vec![0, layout.pp / 2, layout.pp - 1];
+        if let Some(shard) = layout.shard {
+            let problem =
+                Diagnostic::error("T0485", format!("the time of states over {shard} of the replicas is not modelled"));
+            return Err(Diagnostics::from(problem.help("no --shard")));
+        }
+        let mut places: Vec<u64> = match layout.blocks {
+            // Stages that somebody chose are no two alike.
+            Some(_) => (0..layout.pp).collect(),
+            None => vec![0, layout.pp / 2, layout.pp - 1],
+        };
         places.dedup();
         trace(&self.model.spec, layout, &self.step, self.engine, places)
     }
@@ -136,11 +145,7 @@ impl<'a> Run<'a> {
         let fullest = memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
         let outside = runtime::bytes(self.cluster.hardware, layout.devices());
         let ranks: Vec<Rank> = traces.iter().map(|trace| self.rank(layout, trace, &machine)).collect();
-        let place = |place: u64| match place {
-            0 => 0,
-            last if last + 1 == layout.pp => ranks.len() - 1,
-            _ => ranks.len() / 2,
-        };
+        let place = |place: u64| traces.iter().position(|trace| trace.place == place).unwrap_or(ranks.len() / 2);
         let positions = layout.micro_batch * self.step.seq_len / layout.cp;
         let stream = positions * self.model.spec.hidden_size * self.step.precision.gathered_dtype().size_in_bytes();
         let step = Step {
@@ -175,16 +180,15 @@ impl<'a> Run<'a> {
         if layout.zero >= 3 {
             self.gather_in_passes(layout, &held, machine, &mut passes, traced);
         }
-        let divided = if layout.zero >= 1 { layout.sharing_ranks() as f64 } else { 1.0 };
-        let optimizer = cost(&|event| event.phase == Phase::Optimizer) * (1.0 / divided);
+        let optimizer = cost(&|event| event.phase == Phase::Optimizer) * held.updated(layout);
         Rank {
             stages: vec![passes; layout.virtual_stages as usize],
-            update: self.update(layout, &held, optimizer, machine),
+            update: self.update(layout, traced, &held, optimizer, machine),
         }
     }
 
     /// What is exchanged once in a step, and the optimizer.
-    fn update(&self, layout: &Layout, held: &Held, optimizer: Cost, machine: &Machine) -> Update {
+    fn update(&self, layout: &Layout, traced: &RankTrace, held: &Held, optimizer: Cost, machine: &Machine) -> Update {
         let precision = self.step.precision;
         let (grad, weight) = (precision.grad_dtype().size_in_bytes(), precision.gathered_dtype().size_in_bytes());
         let talk = |collective, bytes: f64, axis| Talk { collective, bytes, axis };
@@ -202,6 +206,12 @@ impl<'a> Run<'a> {
                     parameters.push(talk(Collective::AllGather, count * weight as f64, axis));
                 }
             }
+        }
+        let spec = &self.model.spec;
+        if spec.head.tied && layout.pp > 1 && (traced.place == 0 || traced.place + 1 == layout.pp) {
+            // Both copies of the token table get the sum of their gradients.
+            let bytes = spec.vocab_size as f64 * spec.hidden_size as f64 * grad as f64 / layout.tp as f64;
+            gradients.push(talk(Collective::Send, bytes, Axis::Pp));
         }
         // The ops of the update, whose time is known, as one that moves as many bytes as take as long.
         let moves = Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
@@ -246,6 +256,16 @@ struct Held {
 }
 
 impl Held {
+    /// The part of its parameters that a rank updates.
+    fn updated(&self, layout: &Layout) -> f64 {
+        let all = self.shared + self.experts;
+        if layout.zero == 0 || all == 0.0 {
+            return 1.0;
+        }
+        let sharding = layout.sharding();
+        (self.shared / sharding.dp as f64 + self.experts / sharding.expert_dp as f64) / all
+    }
+
     fn of(traced: &RankTrace) -> Self {
         let mut held = Self { shared: 0.0, experts: 0.0 };
         for param in traced.traced.params.iter().filter(|param| param.trainable) {

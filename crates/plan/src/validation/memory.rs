@@ -344,8 +344,14 @@ fn sharding(row: &Row) -> Result<Sharding, String> {
         "" => return Err("how states are sharded is not stated".to_owned()),
         _ => return Err(format!("sharding that is not known: {}", row.layout.sharding)),
     };
+    if dp > MOST_REPLICAS {
+        return Err(format!("layout: {dp} replicas"));
+    }
     Ok(Sharding::new(zero, dp))
 }
+
+/// More replicas than any run has: what they gather is looked at one by one.
+const MOST_REPLICAS: u64 = 1 << 20;
 
 /// Adapters of a row: as the recipe of its source says, which is a row of `data/published/adapters.csv`.
 fn tuning(row: &Row, assumed: &mut Vec<String>) -> Result<Tuning, String> {

@@ -70,6 +70,9 @@ pub(super) fn layout(
         grad_accum = row.grad_accum.ok_or("layout: the number of micro-batches is not stated")?;
         let by_cost = follow(row, Of::Stages, assumed).is_some();
         let depth = model.layers.len() as u64;
+        if pp.checked_mul(virtual_stages).is_none_or(|stages| stages > depth) {
+            return Err("layout: more stages than blocks".to_owned());
+        }
         if by_cost {
             blocks = Some(stages_by_cost(model, pp)?);
             if let Some(stated) = row.layout.first_stage {

@@ -124,6 +124,10 @@ impl Peers for Local {
     fn exchange(&self, group: Group, mine: Vec<f64>) -> Result<Vec<Vec<f64>>> {
         let (first, place, _) = self.group(group.axis);
         let (key, size) = ((group.axis, first), group.size);
+        if place >= size {
+            let what = format!("place {place} of the axis {} is outside of a group of {size}", group.axis.name());
+            return Err(Error::Argument { op: "exchange", what });
+        }
         let (mut mine, members) = (Some(mine), self.members(group));
         self.ranks.wait(&members, |board| {
             let meeting = board.meetings.entry(key).or_default();

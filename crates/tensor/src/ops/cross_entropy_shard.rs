@@ -6,7 +6,7 @@ use crate::autograd::{Back, Grads};
 use crate::error::{Error, Result};
 use crate::kernel::{Data, Num};
 use crate::meter::Cost;
-use crate::ops::cross_entropy::statistics;
+use crate::ops::cross_entropy::{gradient_flops, statistics};
 use crate::tensor::{Spec, Tensor};
 use smallvec::smallvec;
 
@@ -115,9 +115,8 @@ impl Rule for CrossEntropyShardBackward {
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        // Per logit: subtract, exp, multiply. Per row: subtract at the target.
         let (logits, rows) = (u128::from(inputs[0].elements()), u128::from(inputs[1].elements()));
-        elementwise(inputs, outputs, 3 * logits + rows + self.of.reduction.divisions())
+        elementwise(inputs, outputs, gradient_flops(logits, rows) + self.of.reduction.divisions())
     }
 
     fn run<T: Num>(&self, inputs: &[Data<T>], outputs: &mut [Data<T>]) -> Result<()> {
