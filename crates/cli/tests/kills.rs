@@ -114,8 +114,11 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
 
     let rng = Rng::new(std::process::id().into(), Stream::DataOrder);
     let (mut killed, mut round, mut draw) = (0, 0, 0);
-    let (mut resumed_at_more, mut died_early) = (0u64, 0u64);
-    while killed < kills {
+    let mut resumed_at_more = 0u64;
+    // When a kill comes is a draw: it goes on until enough of them have met a run that has saved.
+    let enough = |resumed: u64| resumed > kills / 2;
+    while killed < kills || !enough(resumed_at_more) {
+        assert!(killed < 20 * kills, "most kills meet a run that has saved: {resumed_at_more} of {killed}");
         round += 1;
         let (dir, log) = (scratch.0.join(format!("run-{round}")), scratch.0.join(format!("run-{round}.jsonl")));
         let mut saved = 0;
@@ -138,12 +141,8 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
                 break;
             }
             killed += 1;
-            if step > 0 {
-                resumed_at_more += 1;
-            } else {
-                died_early += 1;
-            }
-            if killed == kills {
+            resumed_at_more += u64::from(step > 0);
+            if killed >= kills && enough(resumed_at_more) {
                 let last = spawn(&dir, &log).wait_with_output().unwrap();
                 assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
                 break;
@@ -153,7 +152,6 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
         let (a, b) = (scratch.0.join("reference"), dir);
         assert_eq!(newest_weights(&a), newest_weights(&b), "run {round}: the weights differ");
     }
-    assert!(resumed_at_more > died_early, "most kills meet a run that has saved: {resumed_at_more} of {killed}");
 }
 
 fn newest_weights(dir: &Path) -> Vec<u8> {
