@@ -45,42 +45,32 @@ fn reserved_bytes_of_the_first_stage() {
     }
 }
 
-/// A sample of 120 runs that ran and 60 that ran out (see `SOURCES.csv`).
+/// Every sixth of the runs that ran or ran out (see `SOURCES.csv`): 95 % of those that ran out are found, and 5 % of those that
+/// ran are not refused. What is not judged is not found.
 #[test]
 fn runs_that_find_no_memory() {
-    let mut counts = [[0_u32; 2]; 2];
+    // For each split: runs that ran, and those of them that are refused; runs that ran out, and those that are found.
+    let mut counts = std::collections::BTreeMap::<String, [[u32; 2]; 2]>::new();
     for (row, status) in rows("fits.csv", "status") {
         let (l, out) = (&row.layout, status == "oom");
-        match runs_out(&row) {
-            Ok(predicted) => {
-                counts[usize::from(out)][usize::from(predicted != out)] += 1;
-                if predicted != out {
-                    println!(
-                        "{} {} {} said {predicted}: tp {:?} pp {:?} dp {:?} zero {} micro-batch {:?} x {:?} {}",
-                        row.id,
-                        row.model,
-                        status,
-                        l.tp,
-                        l.pp,
-                        l.dp,
-                        l.sharding,
-                        row.micro_batch,
-                        row.grad_accum,
-                        row.notes
-                    );
-                }
-            }
-            Err(why) => println!("{} {status}: {why}", row.id),
+        let said = runs_out(&row).unwrap_or_else(|why| {
+            println!("{} {status}: {why}", row.id);
+            false
+        });
+        let [all, called] = &mut counts.entry(row.split.clone()).or_default()[usize::from(out)];
+        *all += 1;
+        *called += u32::from(said);
+        if said != out {
+            println!(
+                "{} {} {status} said {said}: tp {:?} pp {:?} dp {:?} zero {} micro-batch {:?} x {:?} {}",
+                row.id, row.model, l.tp, l.pp, l.dp, l.sharding, row.micro_batch, row.grad_accum, row.notes
+            );
         }
     }
-    let [ran, ran_out] = counts;
-    println!(
-        "of {} that ran {} are refused; of {} that ran out {} are not",
-        ran[0] + ran[1],
-        ran[1],
-        ran_out[0] + ran_out[1],
-        ran_out[1]
-    );
-    assert_eq!((ran[0] + ran[1], ran_out[0] + ran_out[1]), (120, 60));
-    assert!(ran[1] * 20 <= 120 && ran_out[0] * 10 >= 60 * 8, "{counts:?}");
+    println!("{counts:?}");
+    let all: u32 = counts.values().flatten().map(|[all, _]| all).sum();
+    assert_eq!(all, 370);
+    for (split, [[ran, refused], [ran_out, found]]) in counts {
+        assert!(refused * 20 <= ran && found * 20 >= ran_out * 19, "{split}: {refused}/{ran}, {found}/{ran_out}");
+    }
 }
