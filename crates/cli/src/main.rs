@@ -18,6 +18,7 @@ mod args;
 mod commands;
 mod config;
 mod hardware;
+mod layout_args;
 mod model_args;
 mod output;
 mod parse;

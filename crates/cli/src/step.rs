@@ -346,10 +346,7 @@ impl LayoutArgs {
         hardware: Option<&'a Hardware>,
         devices: u64,
     ) -> Request<'a> {
-        let zero = read.flag_with("--zero", self.zero.as_deref(), |text| match text {
-            "0" | "1" | "2" | "3" => Ok(text.as_bytes()[0] - b'0'),
-            _ => Err(Diagnostic::error("", format!("`{text}` is no ZeRO stage: valid are 0, 1, 2, 3"))),
-        });
+        let zero = read.flag_with("--zero", self.zero.as_deref(), stage);
         let dp = read.flag_with("--dp", self.dp.as_deref(), some).unwrap_or(devices);
         // A problem with the number of devices is noted where it was read.
         if devices > 0 && !devices.is_multiple_of(dp) {
@@ -387,6 +384,17 @@ impl LayoutArgs {
             depth: 1,
             timeline: false,
         }
+    }
+}
+
+/// A stage of ZeRO.
+///
+/// # Errors
+/// A word that is none.
+pub fn stage(text: &str) -> Result<u8, Diagnostic> {
+    match text {
+        "0" | "1" | "2" | "3" => Ok(text.as_bytes()[0] - b'0'),
+        _ => Err(Diagnostic::error("", format!("`{text}` is no ZeRO stage: valid are 0, 1, 2, 3"))),
     }
 }
 

@@ -56,6 +56,67 @@ fn a_layout_goes_to_an_engine_and_comes_back() {
 }
 
 #[test]
+fn plan_answers_for_the_layout_of_an_engine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let napkin = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_napkin")).args(words).current_dir(at).output();
+        let output = output.expect("the program starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(output.stderr));
+        (text(output.stdout), text(output.stderr))
+    };
+    let arguments = "--tensor-model-parallel-size 8 --sequence-parallel --pipeline-model-parallel-size 4 \
+                     --micro-batch-size 1 --global-batch-size 128 --seq-length 4096 --use-distributed-optimizer --bf16 \
+                     --recompute-activations --made-up-option 3";
+    let plan = ["plan", "llama-3.1-70b", "--hw", "h100-sxm", "-n", "64", "--json", "--from-megatron-args"];
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    let (out, _) = napkin(&[&plan[..], &[arguments, "--tokens", "1T"]].concat());
+    let answer = json(&out);
+    let layout = &answer["result"]["layout"];
+    for (key, value) in [("dp", 2), ("tp", 8), ("pp", 4), ("zero", 1), ("micro_batch", 1), ("grad_accum", 64)] {
+        assert_eq!(layout[key], value, "{key}");
+    }
+    assert_eq!((&layout["recompute"], &layout["sp"]), (&"selective".into(), &true.into()));
+    // An option that nobody knows is named, and read over.
+    let warnings = answer["warnings"].to_string();
+    assert!(warnings.contains("T0498") && warnings.contains("--made-up-option"), "{warnings}");
+
+    // It is what `layout` says of it, and the time of the run is as many steps.
+    let (out, _) = napkin(&[&["layout"], &plan[1..], &[arguments]].concat());
+    let (estimate, same) = (&answer["result"]["estimate"], &json(&out)["result"]["estimate"]);
+    assert_eq!(estimate, same);
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    let steps = 1e12 / number(&estimate["tokens"]);
+    let seconds = number(&estimate["step_seconds"]) * steps;
+    assert!((number(&answer["result"]["time"]["seconds"]) / seconds - 1.0).abs() < 1e-9);
+
+    // A script on disk is read as well, and flags hold before it.
+    fs::write(at.join("run.sh"), format!("torchrun pretrain_gpt.py {arguments}")).expect("a file");
+    let (out, _) =
+        napkin(&[&plan[..], &["run.sh", "--recompute", "full", "--zero", "0", "--seq-len", "8192"]].concat());
+    let layout = &json(&out)["result"]["layout"];
+    assert_eq!([&layout["recompute"], &layout["zero"]], [&serde_json::json!("full"), &serde_json::json!(0)]);
+    assert_eq!(layout["tokens_per_step"], 128 * 8192);
+
+    // The other engines.
+    let rows = [
+        ("--from-torchtitan", "torchtitan", "bf16-mixed", "dp 8 zero 3 · micro-batch 1 × 1"),
+        ("--from-deepspeed", "deepspeed", "bf16-master", "dp 8 zero 3 · micro-batch 1 × 1"),
+        ("--from-fsdp", "fsdp", "bf16-mixed", "dp 8 zero 3 · micro-batch 1 × 1"),
+        ("--from-nanotron", "nanotron", "bf16-master-fp32-grads", "dp 8 zero 1 · micro-batch 1 × 1"),
+    ];
+    for (flag, engine, precision, divided) in rows {
+        let zero = if engine == "nanotron" { "1" } else { "3" };
+        let words = ["layout", "llama-3.1-8b", "-n", "8", "--zero", zero, "--precision", precision, "--export", engine];
+        fs::write(at.join(engine), napkin(&words).0).expect("a file");
+        let (out, _) = napkin(&["plan", "llama-3.1-8b", "--hw", "h100-sxm", "-n", "8", flag, engine]);
+        assert!(out.contains(divided), "{engine}: {out}");
+        assert!(out.contains(&format!("precision {precision}")), "{engine}: {out}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said_all_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path();
@@ -66,6 +127,12 @@ fn what_cannot_be_is_said_all_at_once() {
         ("layout llama-3.1-8b --from-deepspeed ds.json", &["ds.json:1:", "T0494", "T0495", "-n DEVICES"]),
         ("layout llama-3.1-8b --tp 0 --schedule zigzag --export slurm", &["--tp", "zigzag", "slurm", "megatron"]),
         ("layout llama-3.1-8b --from-torchtitan none.toml", &["none.toml"]),
+        ("plan llama-3.1-8b --hw h100-sxm --from-torchtitan none.toml", &["none.toml"]),
+        (
+            "plan llama-3.1-8b --hw h10 -n 8 --from-deepspeed ds.json --profile fused --batch x",
+            &["h100-sxm", "--profile changes nothing", "--batch", "T0494"],
+        ),
+        ("plan llama-3.1-8b --hw h100-sxm --network efa-v2", &["--network changes nothing"]),
         ("layout llama-3.1-8b --from-torchtitan a --from-deepspeed b", &["cannot be used with"]),
     ];
     for (words, parts) in rows {

@@ -1,4 +1,7 @@
-//! The main job on one screen: parameters, FLOP, memory, time, and what would change it most.
+//! The main job on one screen: parameters, FLOP, memory, time, and what would change it most; [`divided`] for a run whose
+//! layout is given.
+
+pub mod divided;
 
 use nn::Recompute;
 use nn::step::{StepOptions, StepTrace};
@@ -71,7 +74,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         }
     }
     let kept = Cache::of(&model.spec, Format::bf16(), WIDTH)?;
-    report.blocks.push(model_block(model, &traced, &work, &kept, request));
+    report.blocks.push(model_block(model, &Counts::of(&traced.params), &work, &kept, request.options.seq_len));
     report.blocks.push(memory_block(&ledger, &traced, &device, capacity).into());
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
@@ -140,10 +143,9 @@ fn run_time(question: &Question<'_>, work: &Work) -> Result<Option<Report>, Diag
     request.report().map(Some)
 }
 
-fn model_block(model: &Model, traced: &StepTrace, work: &Work, kept: &Cache, request: &Request<'_>) -> Block {
-    let counts = Counts::of(&traced.params);
+fn model_block(model: &Model, counts: &Counts, work: &Work, kept: &Cache, seq_len: u64) -> Block {
     let spec = &model.spec;
-    let mut rows = vec![KeyValue::new("parameters", counts.stored).note(parameter_note(&counts))];
+    let mut rows = vec![KeyValue::new("parameters", counts.stored).note(parameter_note(counts))];
     let shape = phrase![
         model.name.as_str(),
         ": ",
@@ -157,7 +159,7 @@ fn model_block(model: &Model, traced: &StepTrace, work: &Work, kept: &Cache, req
     let attention = work
         .attention
         .map_or(Phrase::default(), |a| phrase![", of which attention ", Cell::Percent(a / work.flop_per_token())]);
-    let note = phrase!["forward and backward, causal, seq_len ", request.options.seq_len].and(attention);
+    let note = phrase!["forward and backward, causal, seq_len ", seq_len].and(attention);
     rows.push(KeyValue::new("FLOP per token", work.flop_per_token()).note(note));
     let kv = Bytes(kept.token_bytes(1));
     let windows = spec

@@ -6,7 +6,7 @@ use crate::fleet::Fleet;
 use crate::formulas::{self, known};
 use crate::phrase;
 use crate::report::{
-    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Report, Row, Table, Value, Verdict,
+    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
 use crate::work::{Convention, Work};
 
@@ -23,6 +23,8 @@ pub enum Pace {
     Unknown,
     /// The utilization: the answer is a time.
     Mfu(Mfu),
+    /// The utilization that is predicted of a layout: the answer is a time.
+    Predicted(Mfu),
     /// The time: the answer is a utilization.
     Deadline(Seconds),
 }
@@ -86,7 +88,7 @@ impl Request {
         if self.fleet.devices == 0 {
             problems.push(Diagnostic::error("", "a run needs a device").help("--devices 1"));
         }
-        if matches!(self.pace, Pace::Mfu(mfu) if mfu == Mfu::ZERO) {
+        if matches!(self.pace, Pace::Mfu(mfu) | Pace::Predicted(mfu) if mfu == Mfu::ZERO) {
             problems.push(Diagnostic::error("", "at an MFU of 0 the run never ends").help("--mfu 0.4"));
         }
         if matches!(self.pace, Pace::Deadline(time) if time == Seconds::ZERO) {
@@ -103,7 +105,7 @@ impl Request {
             return Err(problems);
         }
         let mut report = match self.pace {
-            Pace::Mfu(mfu) => self.at(flop, mfu)?,
+            Pace::Mfu(mfu) | Pace::Predicted(mfu) => self.at(flop, mfu)?,
             Pace::Unknown => self.range(flop)?,
             Pace::Deadline(time) => self.deadline(flop, time)?,
         };
@@ -137,7 +139,11 @@ impl Request {
         rows.extend(self.cost_row(run));
         report.blocks.push(Block::key_values("", rows));
         report.result = self.result(flop, run);
-        report.assumptions.push(Assumption::new("mfu", "MFU", mfu_cell(mfu), Origin::Given).flag("--mfu"));
+        let (from, why) = match self.pace {
+            Pace::Predicted(_) => (Origin::Derived, phrase!["from the predicted time of a step"]),
+            _ => (Origin::Given, Phrase::default()),
+        };
+        report.assumptions.push(Assumption::new("mfu", "MFU", mfu_cell(mfu), from).why(why).flag("--mfu"));
         report.derivations.extend(self.derive_time(flop, run)?);
         report.warnings.extend(implausible(mfu));
         Ok(report)

@@ -1,14 +1,13 @@
 //! `napkin layout MODEL --tp 8 --pp 4 -n 64 --export megatron > run.sh`.
 
 use std::path::Path;
-use std::str::FromStr;
 
 use clap::Args;
 use nn::offload::Offload;
 use nn::step::{Precision, StepOptions};
 use nn::{Profile, Recompute};
-use plan::cluster::network::{self, NetworkKind};
-use plan::handover::{self, Around, Engine, Export, Run, Taken};
+use plan::cluster::network::NetworkKind;
+use plan::handover::{self, Engine, Export, Run, Taken};
 use plan::hardware::Hardware;
 use plan::layout::answer;
 use plan::layout::estimate::{Cluster, Estimate, Run as Measured};
@@ -20,14 +19,11 @@ use plan::phrase;
 use plan::report::{Block, KeyValue, Origin, Report};
 use units::{Diagnostic, Diagnostics};
 
+use crate::layout_args::{ClusterArgs, FromArgs, first, over};
 use crate::model_args::ModelArgs;
 use crate::output;
 use crate::parse::{Reader, count, some};
 use crate::step::word;
-use crate::text;
-
-/// Longest configuration of an engine that is read.
-const MOST_BYTES: usize = 1 << 20;
 
 /// How a run is divided over devices, to and from the engines people run.
 #[derive(Debug, Args)]
@@ -38,30 +34,18 @@ pub struct Layout {
     /// Devices of the run
     #[arg(short = 'n', long, value_name = "N")]
     pub devices: Option<String>,
-    /// Take the layout from Megatron-LM's arguments, in a script or as they are
-    #[arg(long, value_name = "FILE", group = "from")]
-    pub from_megatron_args: Option<String>,
-    /// Take the layout from a TOML file of torchtitan
-    #[arg(long, value_name = "FILE", group = "from")]
-    pub from_torchtitan: Option<String>,
-    /// Take the layout from a JSON file of `DeepSpeed`
-    #[arg(long, value_name = "FILE", group = "from")]
-    pub from_deepspeed: Option<String>,
-    /// Take the layout from a YAML file of accelerate with FSDP
-    #[arg(long, value_name = "FILE", group = "from")]
-    pub from_fsdp: Option<String>,
-    /// Take the layout from a YAML file of nanotron
-    #[arg(long, value_name = "FILE", group = "from")]
-    pub from_nanotron: Option<String>,
+    /// The configuration that it is taken from
+    #[command(flatten)]
+    pub from: FromArgs,
     /// Write the configuration of megatron, torchtitan, deepspeed, fsdp or nanotron: to standard output, or to the file of -o
     #[arg(long, value_name = "ENGINE")]
     pub export: Option<String>,
     /// The accelerator: memory and time of the layout; without a layout, the best of all
     #[arg(long, value_name = "NAME")]
     pub hw: Option<String>,
-    /// What is between nodes: infiniband-ndr, efa-v2, ... [default: infiniband-ndr]
-    #[arg(long, value_name = "NAME")]
-    pub network: Option<String>,
+    /// The nodes
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// Sequences of a step, over all replicas, where the best layout is looked for
     #[arg(long, value_name = "N")]
     pub gbs: Option<String>,
@@ -71,9 +55,6 @@ pub struct Layout {
     /// How many of the best layouts are shown [default: 5]
     #[arg(long, value_name = "N")]
     pub top: Option<String>,
-    /// Devices of a node [default: 8]
-    #[arg(long, value_name = "N")]
-    pub devices_per_node: Option<String>,
     /// Steps of the run, where the configuration asks for them
     #[arg(long, value_name = "N")]
     pub steps: Option<String>,
@@ -158,7 +139,10 @@ struct Question {
     steps: Option<u64>,
     seq_len: (u64, Origin),
     precision: (Precision, Origin),
+    /// Whose configuration is written.
     engine: Option<Engine>,
+    /// Whose configuration was read.
+    from: Option<Engine>,
     warnings: Vec<Diagnostic>,
     hardware: Option<Hardware>,
     network: &'static NetworkKind,
@@ -176,7 +160,7 @@ impl Question {
         let Some(hardware) = &self.hardware else { return Ok(None) };
         let step = StepOptions::usual(self.seq_len.0, Profile::Fused, self.precision.0);
         let cluster = Cluster { hardware, per_node: self.devices_per_node, network: self.network };
-        Measured::new(&self.model, step, Some(self.engine.unwrap_or(Engine::Megatron)), cluster).map(Some)
+        Measured::new(&self.model, step, Some(self.engine.or(self.from).unwrap_or(Engine::Megatron)), cluster).map(Some)
     }
 
     /// The best of all layouts, where none is given.
@@ -267,17 +251,16 @@ impl Layout {
         let mut read = Reader::default();
         let model = self.model.read(&mut read);
         let devices = read.flag_with("--devices", self.devices.as_deref(), some);
-        let devices_per_node = read.flag_with("--devices-per-node", self.devices_per_node.as_deref(), some);
         let steps = read.flag_with("--steps", self.steps.as_deref(), some);
         let seq_len = read.flag_with("--seq-len", self.seq_len.as_deref(), some);
         let precision = word::<Precision>(&mut read, "--precision", self.precision.as_deref());
         let engine = word::<Engine>(&mut read, "--export", self.export.as_deref());
         let hardware = read.hardware(self.hw.as_deref());
-        let network = read.take(network::find(self.network.as_deref().unwrap_or("infiniband-ndr")));
+        let cluster = self.cluster.read(&mut read);
         let gbs = read.flag_with("--gbs", self.gbs.as_deref(), some);
         let most_micro_batch = read.flag_with("--most-micro-batch", self.most_micro_batch.as_deref(), some);
         let top = read.flag_with("--top", self.top.as_deref(), some);
-        let given = self.degrees.given() || self.reads_file();
+        let given = self.degrees.given() || self.from.engine().is_some();
         if self.hw.is_some() && !given {
             read.required(gbs, self.gbs.is_some(), "--gbs", "1024");
             read.required(devices, self.devices.is_some(), "-n", "64");
@@ -291,30 +274,24 @@ impl Layout {
             read.no_effect(&idle, why);
         }
         if self.hw.is_none() {
-            read.no_effect(&[("--network", self.network.is_some())], "no device is named by --hw");
+            read.no_effect(&self.cluster.given()[..1], "no device is named by --hw");
         }
-        let (model, taken) = match (model, self.taken(&mut read)) {
-            (Some(model), Some((engine, file, text))) => {
-                let around = Around { file, model: &model.spec, devices };
-                let taken = read.take_all(handover::read(engine, &text, &around));
-                (Some(model), taken)
-            }
-            (model, _) => (model, None),
-        };
+        let taken = self.from.read(&mut read, model.as_ref(), devices);
         let layout = self.degrees.read(&mut read, taken.as_ref(), devices);
         let model = read.finish(model)?;
         let longest = model.spec.max_positions.unwrap_or(4096).min(4096);
         let runs = if self.hw.is_some() { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
-        let usual = engine.map_or(runs, Engine::usual_precision);
-        let network = network.ok_or_else(Diagnostics::new)?;
+        let usual = engine.or(self.from.engine()).map_or(runs, Engine::usual_precision);
+        let (network, devices_per_node) = cluster.ok_or_else(Diagnostics::new)?;
         Ok(Question {
             layout,
             devices,
-            devices_per_node: devices_per_node.unwrap_or(8),
+            devices_per_node,
             steps,
             seq_len: first(seq_len, taken.as_ref().and_then(|taken| taken.seq_len), longest),
             precision: first(precision, taken.as_ref().and_then(|taken| taken.precision), usual),
             engine,
+            from: self.from.engine(),
             network,
             search: gbs.filter(|_| hardware.is_some()),
             hardware,
@@ -324,32 +301,6 @@ impl Layout {
             warnings: taken.map(|taken| taken.warnings).unwrap_or_default(),
             model,
         })
-    }
-
-    /// Whether a file says the layout.
-    fn reads_file(&self) -> bool {
-        let files = [
-            &self.from_megatron_args,
-            &self.from_torchtitan,
-            &self.from_deepspeed,
-            &self.from_fsdp,
-            &self.from_nanotron,
-        ];
-        files.into_iter().any(Option::is_some)
-    }
-
-    /// The file that the layout is taken from: whose it is, its name, its text.
-    fn taken(&self, read: &mut Reader) -> Option<(Engine, &str, String)> {
-        let files = [
-            (Engine::Megatron, &self.from_megatron_args),
-            (Engine::Torchtitan, &self.from_torchtitan),
-            (Engine::DeepSpeed, &self.from_deepspeed),
-            (Engine::Fsdp, &self.from_fsdp),
-            (Engine::Nanotron, &self.from_nanotron),
-        ];
-        let (engine, file) = files.into_iter().find_map(|(engine, file)| Some((engine, file.as_deref()?)))?;
-        let text = read.take(text::load(file, MOST_BYTES, false))?;
-        Some((engine, file, text))
     }
 }
 
@@ -419,21 +370,5 @@ impl Degrees {
         over::<Recompute>(read, "--recompute", self.recompute.as_deref(), &mut layout.recompute);
         over::<Offload>(read, "--offload", self.offload.as_deref(), &mut layout.offload);
         layout
-    }
-}
-
-/// Puts what a flag says over what there is.
-fn over<T: FromStr<Err = String>>(read: &mut Reader, flag: &str, text: Option<&str>, value: &mut T) {
-    if let Some(given) = word::<T>(read, flag, text) {
-        *value = given;
-    }
-}
-
-/// What a flag says, or a file, or what is usual; and which of them.
-fn first<T>(flag: Option<T>, file: Option<T>, usual: T) -> (T, Origin) {
-    match (flag, file) {
-        (Some(value), _) => (value, Origin::Given),
-        (None, Some(value)) => (value, Origin::File),
-        (None, None) => (usual, Origin::Default),
     }
 }

@@ -43,7 +43,7 @@ use crate::args::OutputArgs;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// The main job on one screen: does it fit, how much FLOP, how many bytes, how long
-    Plan(plan::Plan),
+    Plan(Box<plan::Plan>),
     /// How many parameters, by module; total and active
     Params(params::Params),
     /// FLOP per token, sequence and step, by module and phase

@@ -36,7 +36,7 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
 }
 
 /// Memory of the ranks that differ.
-fn memory(estimate: &Estimate, hardware: &Hardware) -> Table {
+pub(crate) fn memory(estimate: &Estimate, hardware: &Hardware) -> Table {
     let columns =
         [Column::right("stage"), Column::right("parameters"), Column::one_unit("allocated"), Column::left("at")];
     let mut table = Table::new("memory of a rank", columns);
@@ -71,7 +71,7 @@ fn lines(time: &StepTime) -> [(&'static str, f64); 6] {
 }
 
 /// The step, line by line.
-fn time(estimate: &Estimate) -> Table {
+pub(crate) fn time(estimate: &Estimate) -> Table {
     let columns = [Column::left("time of a step"), Column::right(""), Column::right("share")];
     let mut table = Table::new("", columns);
     let whole = estimate.time.seconds();
@@ -84,7 +84,7 @@ fn time(estimate: &Estimate) -> Table {
     table
 }
 
-fn value(estimate: &Estimate) -> Value {
+pub(crate) fn value(estimate: &Estimate) -> Value {
     let time = lines(&estimate.time)
         .into_iter()
         .fold(Value::map(), |map, (name, seconds)| map.with(format!("{}_seconds", name.replace(' ', "_")), seconds));
@@ -104,7 +104,7 @@ fn value(estimate: &Estimate) -> Value {
         .with("ranks", Value::List(ranks.collect()))
 }
 
-fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
+pub(crate) fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
     let cluster = &run.cluster;
     vec![
         Assumption::new("hardware", "device", cluster.hardware.display.as_str(), Origin::Given).flag("--hw"),

@@ -89,7 +89,7 @@ impl<'a> Run<'a> {
     }
 
     /// Arithmetic of the matrix products.
-    fn arithmetic(&self) -> hardware::Precision {
+    pub fn arithmetic(&self) -> hardware::Precision {
         hardware::Precision::of(self.step.precision.matmul_dtype())
     }
 

@@ -50,7 +50,7 @@ pub fn report(request: &Request<'_>) -> Result<Report, Diagnostics> {
     Ok(report)
 }
 
-fn groups(request: &Request<'_>) -> Vec<KeyValue> {
+pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
     let layout = request.layout;
     let step = layout.global_batch();
     let mut rows = vec![KeyValue::new("batch", Tokens(step.saturating_mul(request.seq_len.0))).note(phrase![
@@ -139,7 +139,7 @@ fn stages(layout: &Layout, blocks: &[u64]) -> Table {
     table
 }
 
-fn result(layout: &Layout, blocks: &[u64], seq_len: u64) -> Value {
+pub(crate) fn result(layout: &Layout, blocks: &[u64], seq_len: u64) -> Value {
     let context = match layout.context {
         ContextParallel::Ring => "ring",
         ContextParallel::AllToAll => "all-to-all",
