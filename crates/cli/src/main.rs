@@ -2,39 +2,30 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `args.rs` | flags as they are typed |
-//! | `parse.rs` | flags to typed values, all problems at once |
-//! | `config.rs` | where a config comes from: file, folder, preset, standard input |
-//! | `hardware.rs` | where a device comes from: the table, or a file |
-//! | `step.rs` | flags of models, steps and layouts |
-//! | `commands/NAME.rs` | one subcommand: its flags, and the analysis it asks |
+//! | `args.rs` | how to answer |
+//! | `commands/NAME.rs` | one subcommand that needs this machine; the others are the crate `ask`'s |
+//! | `local.rs` | flags of a step that is really made here |
+//! | `disk.rs` | files, for who asks |
 //! | `output.rs` | reports to a stream or a file |
 //! | `progress.rs` | a run as it goes on |
-//! | `text.rs` | messages and logs: on the command line, in a file, on standard input |
 //!
 //! Exit codes: 0 answered, 1 answered "no", 2 bad input, 3 internal error.
 
 mod args;
 mod commands;
-mod config;
-mod hardware;
-mod layout_args;
-mod model_args;
+mod disk;
+mod local;
 mod output;
-mod parse;
 mod progress;
-mod step;
-mod text;
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use plan::report::{Origin, Report, Verdict};
-use units::{Diagnostic, Diagnostics};
+use clap::{CommandFactory, FromArgMatches};
+use plan::report::Verdict;
+use units::Diagnostic;
 
 use args::Cli;
 use output::Failure;
@@ -76,20 +67,14 @@ fn main() -> ExitCode {
     })
 }
 
-/// Lets a negative number be a value, which is then refused by what the flag takes instead of as a flag of its own.
-fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    let takes = |arg: clap::Arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg };
-    command.mut_args(takes).mut_subcommands(with_negative_numbers)
-}
-
 fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
-    let parsed = with_negative_numbers(Cli::command()).try_get_matches_from(arguments);
+    let parsed = ask::with_negative_numbers(Cli::command()).try_get_matches_from(arguments);
     let (cli, matches) = match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches))) {
         Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return output::print(&error.render().to_string()).map(|()| Verdict::Answered);
         }
-        Err(error) => return Err(usage(&error).into()),
+        Err(error) => return Err(ask::usage(&error).into()),
     };
     if let Some((text, warnings)) = cli.command.text(&cli.output)? {
         if !warnings.is_empty() {
@@ -100,37 +85,8 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
     let files: &[String] = if cli.command.makes_a_file() { &[] } else { &cli.output.output };
     let sink = output::Sink::new(&cli.output, files)?;
     let mut report = cli.command.report(&cli.output)?;
-    report.command = parse::command_line(arguments);
-    mark_given(&mut report, &matches);
+    let words: Vec<String> = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    report.command = ask::parse::command_line(&words);
+    ask::mark_given(&mut report, &Cli::command(), &matches);
     sink.write(&report)
-}
-
-/// Says of each choice the report rests on whether the user made it: an analysis only knows that somebody did.
-fn mark_given(report: &mut Report, matches: &ArgMatches) {
-    let command = Cli::command();
-    let Some((name, matches)) = matches.subcommand() else { return };
-    let Some(command) = command.find_subcommand(name) else { return };
-    let given = |flag: &str| {
-        let named = command.get_arguments().find(|arg| arg.get_long().is_some_and(|long| flag == format!("--{long}")));
-        named.is_some_and(|arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
-    };
-    for assumption in report.assumptions.iter_mut().filter(|one| one.from == Origin::Default && given(one.flag)) {
-        assumption.from = Origin::Given;
-    }
-}
-
-/// A mistake in the flags, in the form of all other problems.
-fn usage(error: &clap::Error) -> Diagnostics {
-    let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
-    // clap's own advice follows its message.
-    let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
-    if error.kind() == ErrorKind::InvalidUtf8 {
-        return Diagnostic::error("", message).help("rename the file, or hand it over: napkin params - < FILE").into();
-    }
-    let advice = rest.lines().map(str::trim);
-    let advice = advice.filter(|line| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let problem = advice
-        .fold(Diagnostic::error("", message), |problem, line| problem.help(line.strip_prefix("tip: ").unwrap_or(line)));
-    problem.into()
 }

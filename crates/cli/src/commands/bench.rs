@@ -12,9 +12,10 @@ use train::bench::{self, Machine, Peak, Request, StepRequest};
 use train::probe;
 use units::{Diagnostic, Diagnostics};
 
+use crate::disk::DISK;
+use crate::local::LocalStepArgs;
 use crate::output;
-use crate::parse::{Reader, positive, rate, some};
-use crate::step::LocalStepArgs;
+use ask::parse::{Reader, positive, rate, some};
 
 /// The peak of this processor, its memory bandwidth, and matrix products held against them.
 #[derive(Clone, Debug, Args)]
@@ -70,7 +71,7 @@ impl Bench {
     }
 
     fn machine(&self, force: bool, quiet: bool) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let request = self.request(&mut read);
         if let Some(path) = &self.save {
             check_file(&mut read, path, force);
@@ -90,7 +91,7 @@ impl Bench {
         Ok(report)
     }
 
-    fn request(&self, read: &mut Reader) -> Request {
+    fn request(&self, read: &mut Reader<'_>) -> Request {
         let all = probe::cpu::threads();
         let mut dtypes = read.flags("--dtype", &self.dtype, dtype);
         if dtypes.is_empty() {
@@ -120,7 +121,7 @@ impl Step {
     }
 
     fn report_of(&self, threads: usize, quiet: bool) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let model = self.local.model(&mut read, self.model.as_deref().unwrap_or("gpt2"));
         let (steps, settings) = self.local.read(&mut read, model.as_ref());
         let peak = read.flag_with("--peak", self.local.peak.as_deref(), rate);
@@ -174,7 +175,7 @@ fn sizes(text: &str) -> Result<Vec<u64>, Diagnostic> {
 }
 
 /// Looks before the work is done whether its result can be written.
-fn check_file(read: &mut Reader, path: &Path, force: bool) {
+fn check_file(read: &mut Reader<'_>, path: &Path, force: bool) {
     if path.extension().is_none_or(|extension| extension != "toml") {
         let message = format!("--save: `{}` does not end in .toml", path.display());
         read.problem(Diagnostic::error("", message).help("--save cpu.toml"));

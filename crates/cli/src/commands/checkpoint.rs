@@ -8,8 +8,9 @@ use tensor::DType;
 use train::checkpoint::{self, Import};
 use units::{Diagnostic, Diagnostics};
 
-use crate::model_args::ConfigArgs;
-use crate::parse::Reader;
+use crate::disk::DISK;
+use ask::model_args::ConfigArgs;
+use ask::parse::Reader;
 
 /// What a run can go on from.
 #[derive(Debug, Args)]
@@ -66,7 +67,7 @@ impl Checkpoint {
             What::Verify { path } => checkpoint::verify(path),
             What::Import(import) => checkpoint::import(&import.request()?),
             What::Export { from, to, dtype } => {
-                let mut read = Reader::default();
+                let mut read = Reader::new(&DISK);
                 let dtype = read.flag_with("--dtype", dtype.as_deref(), parameters);
                 checkpoint::export(from, read.finish(Some(dtype))?, to)
             }
@@ -76,7 +77,7 @@ impl Checkpoint {
 
 impl ImportArgs {
     fn request(&self) -> Result<Import, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let dtype = read.flag_with("--dtype", self.dtype.as_deref(), parameters);
         let overrides = self.config.overrides(&mut read);
         let (from, to, assume) = (self.from.clone(), self.to.clone(), self.config.assume.clone());

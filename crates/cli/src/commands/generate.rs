@@ -8,8 +8,9 @@ use train::data::Tokenizer;
 use train::sample::{self, Request};
 use units::{Diagnostic, Diagnostics};
 
-use crate::args::ThreadsArgs;
-use crate::parse::{Reader, count, positive, positive_share, some};
+use crate::disk::DISK;
+use crate::local::ThreadsArgs;
+use ask::parse::{Reader, count, positive, positive_share, some};
 
 /// Samples text from a checkpoint.
 #[derive(Debug, Args)]
@@ -45,7 +46,7 @@ pub struct Generate {
 impl Generate {
     /// Generates.
     pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let temperature = read.flag_with("--temperature", self.temperature.as_deref(), |text| match text {
             "0" | "0.0" => Ok(0.0),
             text => positive(text),

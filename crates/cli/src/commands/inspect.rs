@@ -9,9 +9,10 @@ use clap::Args;
 use plan::report::Report;
 use units::{Diagnostics, Severity};
 
-use crate::config;
-use crate::parse::{Reader, some};
+use crate::disk::DISK;
 use crate::progress::Meter;
+use ask::config;
+use ask::parse::{Reader, some};
 
 /// What is in a file of tokens or in weights, and what is wrong with it.
 ///
@@ -42,11 +43,11 @@ impl Inspect {
         if !token_flags && weights_file::is_weights(&self.file) {
             return self.weights();
         }
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let dtype = read.flag::<IdType>("--ids", self.ids.as_deref());
         let tokenizer = read.flag_with("--tokenizer", self.tokenizer.as_deref(), Tokenizer::by_name);
         let vocab = read.flag_with("--vocab", self.vocab.as_deref(), some);
-        let model = self.model.as_deref().and_then(|name| read.take_all(config::load(name, &[], None)));
+        let model = self.model.as_deref().and_then(|name| read.take_all(config::load(&DISK, name, &[], None)));
         read.finish(Some(()))?;
         let request = ::train::data::Inspect {
             path: self.file.clone(),
@@ -65,7 +66,7 @@ impl Inspect {
         let beside = weights_file::Stored::config_path(&self.file);
         let asked = self.model.is_some();
         let name = self.model.clone().or_else(|| beside.is_file().then(|| beside.display().to_string()));
-        let loaded = name.map(|name| config::load(&name, &[], None)).transpose();
+        let loaded = name.map(|name| config::load(&DISK, &name, &[], None)).transpose();
         let (model, problems) = match loaded {
             Ok(model) => (model, Diagnostics::new()),
             Err(problems) if asked => return Err(problems),

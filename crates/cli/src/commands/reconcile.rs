@@ -14,10 +14,12 @@ use train::run::{self, Predicted, Settings};
 use units::{Bytes, Diagnostic, Diagnostics};
 
 use super::bench::spinner;
-use crate::model_args::{ReadingArgs, TuningArgs};
-use crate::parse::{Reader, positive_share, rate, some};
-use crate::step::{LayoutArgs, LocalStepArgs, check_memory};
-use crate::text;
+use crate::disk::DISK;
+use crate::local::{LocalStepArgs, check_memory};
+use ask::model_args::{ReadingArgs, TuningArgs};
+use ask::parse::{Reader, positive_share, rate, some};
+use ask::step::LayoutArgs;
+use ask::{Files, text};
 
 /// A prediction held against a step that is really made, gap by gap.
 #[derive(Clone, Debug, Args)]
@@ -73,7 +75,7 @@ impl Reconcile {
 
     /// Of a snapshot that PyTorch wrote.
     fn explained(&self, file: &str) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let elsewhere = "a snapshot was taken on another machine, and nothing is run on this one";
         self.local.none_is_made(&mut read, elsewhere);
         if let Some(record) = &self.record {
@@ -108,7 +110,7 @@ impl Reconcile {
 
     /// Of a run that was recorded.
     fn recorded(&self, model: Option<&str>, file: &str) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let own = "a recorded run has its own step, threads and peak";
         self.local.none_is_made(&mut read, own);
         read.no_effect(&self.local.options.given(), own);
@@ -137,7 +139,7 @@ impl Reconcile {
 
     /// Of steps that are made now.
     fn measured(&self, threads: usize, quiet: bool) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let model = self.local.model(&mut read, self.model.as_deref().unwrap_or("gpt2"));
         let (steps, settings) = self.local.read(&mut read, model.as_ref());
         let peak = read.flag_with("--peak", self.local.peak.as_deref(), rate);
@@ -157,7 +159,7 @@ impl Reconcile {
 }
 
 fn read_snapshot(file: &str) -> Result<Snapshot, Diagnostic> {
-    let bytes = text::bytes(file, MOST_SNAPSHOT).map_err(|error| text::refused(file, &error))?;
+    let bytes = DISK.bytes(file, MOST_SNAPSHOT).map_err(|error| text::refused(file, &error))?;
     if bytes.len() as u64 > MOST_SNAPSHOT {
         let problem = Diagnostic::error("", format!("`{file}` has more than {}", Bytes(MOST_SNAPSHOT)));
         return Err(problem.help("torch.cuda.memory._record_memory_history(max_entries=100000) keeps it small"));
@@ -168,7 +170,7 @@ fn read_snapshot(file: &str) -> Result<Snapshot, Diagnostic> {
 /// Whether a name is that of a file which is a record.
 fn is_record(name: &str) -> bool {
     // A name that is none of a file is that of a preset; standard input is a config.
-    name != "-" && text::bytes(name, START).is_ok_and(|start| Record::is_one(&start))
+    name != "-" && DISK.bytes(name, START).is_ok_and(|start| Record::is_one(&start))
 }
 
 /// So many bytes tell a record.

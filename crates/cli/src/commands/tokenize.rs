@@ -7,8 +7,9 @@ use clap::Args;
 use plan::report::Report;
 use units::{Diagnostic, Diagnostics};
 
-use crate::parse::Reader;
+use crate::disk::DISK;
 use crate::progress::Meter;
+use ask::parse::Reader;
 
 /// Texts to token ids.
 #[derive(Debug, Args)]
@@ -37,7 +38,7 @@ pub struct Tokenize {
 impl Tokenize {
     /// Does it, and answers with what was written.
     pub fn report(&self, force: bool) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let output = match &self.output[..] {
             [one] => Some(PathBuf::from(one)),
             several => {

@@ -17,12 +17,14 @@ use train::reconcile::{Record, Recorder, Stage, ceilings};
 use train::run::{self, Pace, Run, Settings, Start};
 use units::{Diagnostic, Diagnostics, FlopPerSecond};
 
-use crate::args::ThreadsArgs;
-use crate::model_args::ConfigArgs;
+use crate::disk::DISK;
+use crate::local::ThreadsArgs;
+use crate::local::check_memory;
 use crate::output;
-use crate::parse::{Reader, count, positive, share, share_below_one, some};
 use crate::progress::Progress;
-use crate::step::{check_memory, word};
+use ask::model_args::ConfigArgs;
+use ask::parse::{Reader, count, positive, share, share_below_one, some};
+use ask::step::word;
 
 /// Trains a model on this machine, metered.
 #[derive(Clone, Debug, Args)]
@@ -159,7 +161,7 @@ const DEFAULT_NAME: &str = "tiny-llama";
 impl Train {
     /// Trains.
     pub fn report(&self, force: bool, quiet: bool) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         if let Some(path) = self.record.as_deref() {
             if path.exists() && !force {
                 read.problem(output::exists(path));
@@ -184,7 +186,7 @@ impl Train {
         let (train, validation) =
             (train.with_vocab_size(vocabulary), validation.map(|span| span.with_vocab_size(vocabulary)));
         let settings = self.settings(&model, from.as_ref(), val_fraction)?;
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let pace = Pace {
             eval_every: read.flag_with("--eval-every", self.eval_every.as_deref(), count).unwrap_or(100),
             eval_batches: read.flag_with("--eval-batches", self.eval_batches.as_deref(), some).unwrap_or(10),
@@ -193,7 +195,7 @@ impl Train {
         };
         let watch_updates = read.flag_with("--watch-updates", self.watch_updates.as_deref(), count).unwrap_or(0);
         let keep = read.flag_with("--keep", self.keep.as_deref(), some).unwrap_or(2);
-        let peak = read.flag_with("--peak", self.peak.as_deref(), crate::parse::rate);
+        let peak = read.flag_with("--peak", self.peak.as_deref(), ask::parse::rate);
         let predicted = run::predict(&model.spec, &settings).map_err(|e| Diagnostic::error("T0704", e.to_string()));
         let predicted = read.take(predicted);
         let (predicted, peak) = read.finish(predicted.map(|predicted| (predicted, peak)))?;
@@ -254,7 +256,7 @@ impl Train {
 
     /// Data for training and for validation.
     fn data(&self, from: Option<&Checkpoint>) -> Result<(Span, Option<Span>, f64), Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let dtype = read.flag_with("--ids", self.ids.as_deref(), str::parse);
         let fraction = read.flag_with("--val-fraction", self.val_fraction.as_deref(), share);
         read.finish(Some(()))?;
@@ -283,11 +285,11 @@ impl Train {
                 let name = checkpoint.path().display().to_string();
                 Model::from_text(name, "config.json", config.as_bytes(), &[], self.config.assume.as_deref())?
             }
-            (None, Some(model)) => self.config.load(model)?,
+            (None, Some(model)) => self.config.load(&Reader::new(&DISK), model)?,
             (None, None) => {
                 let vocabulary = ids.unwrap_or(256);
                 let mut set = vec![("vocab_size".to_owned(), vocabulary.to_string())];
-                let mut read = Reader::default();
+                let mut read = Reader::new(&DISK);
                 let own = self.config.overrides(&mut read);
                 set.extend(read.finish(Some(own))?);
                 Model::from_text(DEFAULT_NAME, "tiny-llama.json", DEFAULT_MODEL.as_bytes(), &set, None)?
@@ -309,15 +311,16 @@ impl Train {
         let saved =
             from.map(|c| Settings::from_json(&c.path().display().to_string(), &c.training()?.settings)).transpose()?;
         let old = saved.as_ref();
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let read_ = &mut read;
         if self.compile.as_deref().is_some_and(|mode| mode != "none") {
             read_.problem(
                 Diagnostic::error("", "--compile: only none: there is no compiler of graphs").help("--compile none"),
             );
         }
-        let number = |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), some);
-        let rate = |read: &mut Reader, flag: &str, text: &Option<String>| {
+        let number =
+            |read: &mut Reader<'_>, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), some);
+        let rate = |read: &mut Reader<'_>, flag: &str, text: &Option<String>| {
             read.flag_with(flag, text.as_deref(), |text| {
                 text.parse::<f64>()
                     .ok()

@@ -6,8 +6,9 @@ use plan::validation::{Listed, Quantity, Request};
 use train::published::{self, MOST_BYTES};
 use units::{Diagnostic, Diagnostics};
 
-use crate::parse::Reader;
-use crate::text;
+use crate::disk::DISK;
+use ask::parse::Reader;
+use ask::{Files, text};
 
 /// How far predictions are from published measurements.
 #[derive(Debug, Args)]
@@ -42,7 +43,7 @@ pub enum RowsArg {
 impl Validate {
     /// Answers it.
     pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+        let mut read = Reader::new(&DISK);
         let mut rows = Vec::new();
         for table in &self.tables {
             let bytes = read.take(bytes(table));
@@ -88,6 +89,6 @@ impl Validate {
 }
 
 fn bytes(table: &str) -> Result<Vec<u8>, Diagnostic> {
-    text::bytes(table, MOST_BYTES as u64)
+    DISK.bytes(table, MOST_BYTES as u64)
         .map_err(|error| text::refused(table, &error).help("napkin validate data/published/published.csv"))
 }

@@ -1,6 +1,5 @@
 //! Flags to typed values. A reader goes on after a mistake, so that all of them are reported at once.
 
-use std::ffi::OsString;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -9,15 +8,32 @@ use plan::hardware::{Hardware, Precision};
 use units::{Diagnostic, Diagnostics, FlopPerSecond, Flops, Seconds};
 
 use crate::args::{DeviceArgs, FleetArgs};
+use crate::files::Files;
 use crate::hardware;
 
 /// Reads flags and collects what is wrong with them.
-#[derive(Debug, Default)]
-pub struct Reader {
+#[derive(Debug)]
+pub struct Reader<'f> {
+    files: &'f dyn Files,
     problems: Diagnostics,
 }
 
-impl Reader {
+impl<'f> Reader<'f> {
+    /// A reader of flags that may name files.
+    pub fn new(files: &'f dyn Files) -> Self {
+        Self { files, problems: Diagnostics::new() }
+    }
+
+    /// A reader of the same files, which has found nothing wrong.
+    pub fn another(&self) -> Self {
+        Self::new(self.files)
+    }
+
+    /// Where named files come from.
+    pub const fn files(&self) -> &'f dyn Files {
+        self.files
+    }
+
     /// Notes a problem, once: flags that several set-ups share are read for each of them.
     pub fn problem(&mut self, problem: impl Into<Diagnostic>) {
         let problem = problem.into();
@@ -75,7 +91,7 @@ impl Reader {
 
     /// The device that `--hw` names.
     pub fn hardware(&mut self, name: Option<&str>) -> Option<Hardware> {
-        self.take(hardware::load(name?))
+        self.take(hardware::load(self.files, name?))
     }
 
     /// The devices of a run.
@@ -230,13 +246,12 @@ pub fn assignment(text: &str) -> Result<(String, String), Diagnostic> {
     }
 }
 
-/// The arguments as one line that a shell reads back.
-pub fn command_line(arguments: &[OsString]) -> String {
+/// The words behind the name of the program as one line that a shell reads back.
+pub fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:,=+%@".contains(c);
-    let words = arguments.iter().skip(1).map(|word| {
-        let word = word.to_string_lossy();
+    let words = words.iter().map(|word| {
         if !word.is_empty() && word.chars().all(plain) {
-            word.into_owned()
+            word.clone()
         } else {
             format!("'{}'", word.replace('\'', r"'\''"))
         }
@@ -271,7 +286,7 @@ mod tests {
 
     #[test]
     fn command_lines_can_be_pasted() {
-        let words = ["/usr/bin/napkin", "einsum", "b s, s -> b", "it's", "b=8"].map(OsString::from);
+        let words = ["einsum", "b s, s -> b", "it's", "b=8"].map(str::to_owned);
         assert_eq!(command_line(&words), r"napkin einsum 'b s, s -> b' 'it'\''s' b=8");
     }
 }

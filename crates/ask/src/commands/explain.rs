@@ -19,9 +19,8 @@ pub struct Explain {
 
 impl Explain {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let Some(id) = &self.id else { return Ok(explain::list()) };
-        let mut read = Reader::default();
         let value = |text: &String| assignment(text).and_then(|(name, value)| Ok((name, zero_or(&value)?)));
         let values: Vec<(String, f64)> = self.values.iter().filter_map(|text| read.take(value(text))).collect();
         explain::one(id, &read.finish(Some(values))?)

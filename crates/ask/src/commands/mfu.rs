@@ -59,8 +59,7 @@ pub struct MfuArgs {
 
 impl MfuArgs {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         if let Some(log) = &self.log {
             return self.logged(log, read);
         }
@@ -87,11 +86,11 @@ impl MfuArgs {
         read.finish(request)?.report()
     }
 
-    fn logged(&self, log: &str, mut read: Reader) -> Result<Report, Diagnostics> {
+    fn logged(&self, log: &str, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         // A line of a log has words in it; what has none is the name of a file.
         let line = log.contains([' ', '{', '=']);
         let text =
-            text::load(log, MOST_BYTES, line).and_then(|text| match text.len() {
+            text::load(read.files(), log, MOST_BYTES, line).and_then(|text| match text.len() {
                 0..=MOST_BYTES => Ok(text),
                 _ => Err(Diagnostic::error("", "--log: longer than 256 MiB")
                     .help("tail -n 100000 run.log | napkin mfu --log -")),
@@ -116,20 +115,20 @@ impl MfuArgs {
     }
 
     /// The work of a token, in sequences that are filled as was said.
-    fn filled(&self, read: &mut Reader) -> Option<Work> {
+    fn filled(&self, read: &mut Reader<'_>) -> Option<Work> {
         let filling = self.filling.read(read);
         let work = self.work.read(read)?;
         read.take(filling.applied(work))
     }
 
-    fn multiplication(&self, read: &mut Reader) -> Option<Measured> {
+    fn multiplication(&self, read: &mut Reader<'_>) -> Option<Measured> {
         let sizes = read.flag_with("--matmul", self.matmul.as_deref(), sizes);
         let time = read.flag::<Seconds>("--seconds", self.seconds.as_deref());
         let time = read.required(time, self.seconds.is_some(), "--seconds", "0.16");
         sizes.zip(time).map(|([m, k, n], time)| Measured::Matmul { m, k, n, time })
     }
 
-    fn training(&self, read: &mut Reader) -> Option<Measured> {
+    fn training(&self, read: &mut Reader<'_>) -> Option<Measured> {
         let work = self.filled(read);
         let speed = read.flag_with("--tokens-per-second", self.tokens_per_second.as_deref(), |text| {
             TokensPerSecond::new(positive(text)?).map_err(|error| Diagnostic::error("", error.to_string()))

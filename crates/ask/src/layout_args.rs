@@ -55,13 +55,13 @@ impl FromArgs {
     }
 
     /// The layout that is in it, for a model on so many devices.
-    pub fn read(&self, read: &mut Reader, model: Option<&Model>, devices: Option<u64>) -> Option<Taken> {
+    pub fn read(&self, read: &mut Reader<'_>, model: Option<&Model>, devices: Option<u64>) -> Option<Taken> {
         let (engine, source) = self.source()?;
         // A script is a file; arguments begin as arguments do.
         let (file, text) = if engine == Engine::Megatron && source.trim_start().starts_with("--") {
             ("--from-megatron-args", source.to_owned())
         } else {
-            (source, read.take(text::load(source, MOST_BYTES, false))?)
+            (source, read.take(text::load(read.files(), source, MOST_BYTES, false))?)
         };
         let around = Around { file, model: &model?.spec, devices };
         read.take_all(handover::read(engine, &text, &around))
@@ -87,7 +87,7 @@ impl ClusterArgs {
     }
 
     /// The network, and devices of a node.
-    pub fn read(&self, read: &mut Reader) -> Option<(&'static NetworkKind, u64)> {
+    pub fn read(&self, read: &mut Reader<'_>) -> Option<(&'static NetworkKind, u64)> {
         let per_node = read.flag_with("--devices-per-node", self.devices_per_node.as_deref(), some);
         let network = read.take(network::find(self.network.as_deref().unwrap_or("infiniband-ndr")))?;
         Some((network, per_node.unwrap_or(8)))
@@ -95,7 +95,7 @@ impl ClusterArgs {
 }
 
 /// Puts what a flag says over what there is.
-pub fn over<T: FromStr<Err = String>>(read: &mut Reader, flag: &str, text: Option<&str>, value: &mut T) {
+pub fn over<T: FromStr<Err = String>>(read: &mut Reader<'_>, flag: &str, text: Option<&str>, value: &mut T) {
     if let Some(given) = word::<T>(read, flag, text) {
         *value = given;
     }

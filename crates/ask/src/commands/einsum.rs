@@ -24,8 +24,7 @@ pub struct Einsum {
 
 impl Einsum {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let size = |text: &String| assignment(text).and_then(|(name, size)| Ok((name, count(&size)?)));
         let sizes: Vec<(String, u64)> = self.sizes.iter().filter_map(|text| read.take(size(text))).collect();
         let dtype = read.flag_with("--dtype", self.fleet.dtype.as_deref(), |text| {

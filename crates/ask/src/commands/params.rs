@@ -27,8 +27,7 @@ pub struct Params {
 
 impl Params {
     /// Answers it.
-    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>, depth: Option<u8>) -> Result<Report, Diagnostics> {
         let model = self.model.read(&mut read);
         let flags = [("--tp", &self.tp), ("--ep", &self.ep), ("--etp", &self.etp)];
         let [tp, ep, etp] = flags.map(|(flag, text)| read.flag_with(flag, text.as_deref(), some));

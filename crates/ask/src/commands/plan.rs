@@ -44,11 +44,10 @@ pub struct Plan {
 
 impl Plan {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         if self.from.engine().is_some() {
-            return self.divided();
+            return self.divided(read);
         }
-        let mut read = Reader::default();
         read.no_effect(&self.cluster.given(), "no configuration of an engine is given");
         let model = self.model.read(&mut read);
         let fleet = read.fleet_in(&self.fleet.at_least(self.layout.dp.as_ref()), self.step.arithmetic());
@@ -66,8 +65,7 @@ impl Plan {
     }
 
     /// Answers it for a run that the configuration of an engine divides.
-    fn divided(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    fn divided(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let model = self.model.read(&mut read);
         let device = &self.fleet.device;
         let hardware = read.hardware(device.hw.as_deref());
@@ -111,7 +109,7 @@ impl Plan {
     }
 
     /// A layout with what flags say of it.
-    fn over(&self, read: &mut Reader, mut layout: Layout) -> Layout {
+    fn over(&self, read: &mut Reader<'_>, mut layout: Layout) -> Layout {
         let (step, sharing) = (&self.step, &self.layout);
         for (flag, text, value) in [
             ("--batch", &step.batch, &mut layout.micro_batch),

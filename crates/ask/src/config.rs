@@ -1,12 +1,12 @@
 //! Where a model's config comes from: a file, a folder, a preset, standard input.
 
 use std::io::ErrorKind;
-use std::path::Path;
 
 use plan::model::Model;
 use plan::{nearest, presets};
 use units::{Diagnostic, Diagnostics};
 
+use crate::files::Files;
 use crate::text;
 
 /// Most bytes of a config that the reader takes.
@@ -27,8 +27,13 @@ pub struct Text {
 ///
 /// # Errors
 /// No such file or preset (with near matches); whatever is wrong with the config, all at once.
-pub fn load(name: &str, overrides: &[(String, String)], assume: Option<&str>) -> Result<Model, Diagnostics> {
-    let text = find(name)?;
+pub fn load(
+    files: &dyn Files,
+    name: &str,
+    overrides: &[(String, String)],
+    assume: Option<&str>,
+) -> Result<Model, Diagnostics> {
+    let text = find(files, name)?;
     Model::from_text(text.name, &text.file, &text.bytes, overrides, assume)
 }
 
@@ -36,18 +41,17 @@ pub fn load(name: &str, overrides: &[(String, String)], assume: Option<&str>) ->
 ///
 /// # Errors
 /// No such file or preset (with near matches).
-pub fn find(name: &str) -> Result<Text, Diagnostics> {
+pub fn find(files: &dyn Files, name: &str) -> Result<Text, Diagnostics> {
     if name == "-" {
-        let bytes = text::bytes(name, LIMIT).map_err(|error| text::refused(name, &error))?;
+        let bytes = files.bytes(name, LIMIT).map_err(|error| text::refused(name, &error))?;
         return Ok(Text { name: "stdin".to_owned(), file: "<stdin>".to_owned(), bytes });
     }
-    let path = Path::new(name);
-    if path.is_dir() {
-        return file(name, &path.join("config.json"));
+    if let Some(path) = files.in_folder(name, "config.json") {
+        return file(files, name, path);
     }
     // Not only files: `napkin plan <(curl ...)` hands a pipe over.
-    if path.exists() {
-        return file(name, path);
+    if files.exists(name) {
+        return file(files, name, name.to_owned());
     }
     if let Some((name, text)) = presets::find(name) {
         let bytes = text.as_bytes().to_vec();
@@ -56,9 +60,8 @@ pub fn find(name: &str) -> Result<Text, Diagnostics> {
     Err(unknown(name).into())
 }
 
-fn file(name: &str, path: &Path) -> Result<Text, Diagnostics> {
-    let shown = path.display().to_string();
-    let bytes = text::bytes(&shown, LIMIT).map_err(|error| {
+fn file(files: &dyn Files, name: &str, shown: String) -> Result<Text, Diagnostics> {
+    let bytes = files.bytes(&shown, LIMIT).map_err(|error| {
         let problem = text::refused(&shown, &error);
         match error.kind() {
             ErrorKind::NotFound => {

@@ -25,8 +25,7 @@ pub struct Time {
 
 impl Time {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let work = self.work.read(&mut read);
         let Run { tokens, pace, price } = self.run.read(&mut read);
         let tokens = read.required(tokens, self.run.tokens.is_some(), "--tokens", "15T");

@@ -40,8 +40,7 @@ pub enum PhaseArg {
 
 impl Flops {
     /// Answers it.
-    pub fn report(&self, depth: Option<u8>) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>, depth: Option<u8>) -> Result<Report, Diagnostics> {
         let model = self.model.read(&mut read);
         let options = self.step.read(&mut read, model.as_ref(), None);
         let filling = self.filling.read(&mut read);

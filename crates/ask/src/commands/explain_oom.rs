@@ -35,13 +35,12 @@ pub struct ExplainOom {
 
 impl ExplainOom {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         if self.message == "-" && self.model.as_deref() == Some("-") {
             read.problem(Diagnostic::error("", "message and model cannot both come from standard input"));
             return read.finish(None);
         }
-        let text = text::load(&self.message, oom::MOST_BYTES, true);
+        let text = text::load(read.files(), &self.message, oom::MOST_BYTES, true);
         let message = text.and_then(|text| oom::check_length(text.len()).and_then(|()| Message::read(&text)));
         let message = read.take(message);
         let Some(name) = &self.model else {
@@ -59,7 +58,7 @@ impl ExplainOom {
     }
 
     /// Refuses what is said of a step where there is no model to make one of.
-    fn without_a_step(&self, read: &mut Reader) {
+    fn without_a_step(&self, read: &mut Reader<'_>) {
         let given = self.reading != ReadingArgs::default()
             || self.step != StepArgs::default()
             || self.layout != LayoutArgs::default()

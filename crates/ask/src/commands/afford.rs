@@ -28,8 +28,7 @@ pub struct Afford {
 
 impl Afford {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let budget = read.take(afford::budget(&self.budget));
         let mfu = read.flag::<Mfu>("--mfu", self.mfu.as_deref());
         let price = read.flag_with("--price", self.price.as_deref(), dollars);

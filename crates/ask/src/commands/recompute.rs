@@ -32,8 +32,7 @@ pub struct Recompute {
 
 impl Recompute {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let model = self.model.read(&mut read);
         let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let budget = read.flag::<Bytes>("--budget", self.budget.as_deref());

@@ -5,6 +5,7 @@ use std::path::Path;
 use plan::hardware::{self, Hardware};
 use units::Diagnostic;
 
+use crate::files::Files;
 use crate::text;
 
 /// Longest file of a device; those in `data/hardware` have some kilobytes.
@@ -14,12 +15,12 @@ const MOST_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// No such entry (with near matches) or file; whatever is wrong with the file.
-pub fn load(name: &str) -> Result<Hardware, Diagnostic> {
+pub fn load(files: &dyn Files, name: &str) -> Result<Hardware, Diagnostic> {
     let is_file = Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
     if !is_file {
         return Ok(hardware::find(name)?.clone());
     }
-    let bytes = text::bytes(name, MOST_BYTES).map_err(|error| {
+    let bytes = files.bytes(name, MOST_BYTES).map_err(|error| {
         text::refused(name, &error)
             .help(format!("napkin bench --save {name}"))
             .help("napkin hw lists the devices that need no file")

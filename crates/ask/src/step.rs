@@ -13,10 +13,8 @@ use plan::runtime;
 use plan::sharding::Sharding;
 use plan::work::Work;
 use tensor::CastLists;
-use train::run::Settings;
 use units::{Bytes, Diagnostic, Flops, Params};
 
-use crate::args::ThreadsArgs;
 use crate::model_args::{ReadingArgs, TuningArgs};
 use crate::parse::{Reader, count, positive_share, some};
 
@@ -55,7 +53,7 @@ impl FillingArgs {
     }
 
     /// What was said of it.
-    pub fn read(&self, read: &mut Reader) -> Filling {
+    pub fn read(&self, read: &mut Reader<'_>) -> Filling {
         let useful = read.flag_with("--useful-tokens", self.useful_tokens.as_deref(), positive_share);
         Filling { useful, doc_len: read.flag_with("--doc-len", self.doc_len.as_deref(), some) }
     }
@@ -63,7 +61,7 @@ impl FillingArgs {
 
 impl WorkArgs {
     /// The work of one token, with what was found on the way to it.
-    pub fn read(&self, read: &mut Reader) -> Option<Work> {
+    pub fn read(&self, read: &mut Reader<'_>) -> Option<Work> {
         let Some(name) = &self.model else {
             self.reading.need_model(read);
             if self.flops_per_token.is_some() {
@@ -154,66 +152,6 @@ pub struct StepArgs {
     pub offload: Option<String>,
 }
 
-/// A step that is really made on this machine.
-#[derive(Clone, Debug, Default, Args)]
-pub struct LocalStepArgs {
-    /// How the model is read
-    #[command(flatten)]
-    pub reading: ReadingArgs,
-    /// The step; --batch is 4, --seq-len at most 256 and --precision fp32 where they are left out
-    #[command(flatten)]
-    pub options: StepArgs,
-    /// Threads
-    #[command(flatten)]
-    pub threads: ThreadsArgs,
-    /// Steps after the first ones [default: 5]
-    #[arg(long, value_name = "N")]
-    pub steps: Option<String>,
-    /// Peak in the arithmetic of the products instead of the measured one, such as 230GFLOP/s
-    #[arg(long, value_name = "RATE")]
-    pub peak: Option<String>,
-}
-
-impl LocalStepArgs {
-    /// Refuses what is said of a step that is made now, where `why` says that none is.
-    pub fn none_is_made(&self, read: &mut Reader, why: &str) {
-        let flags = [
-            ("--threads", self.threads.threads.is_some()),
-            ("--steps", self.steps.is_some()),
-            ("--peak", self.peak.is_some()),
-        ];
-        read.no_effect(&flags, why);
-    }
-
-    /// The model that `name` names, with the overrides.
-    pub fn model(&self, read: &mut Reader, name: &str) -> Option<Model> {
-        self.reading.read(read, name)
-    }
-
-    /// How many steps are timed, and how each is made.
-    pub fn read(&self, read: &mut Reader, model: Option<&Model>) -> (u64, Settings) {
-        let mut step = self.options.clone();
-        step.batch.get_or_insert_with(|| "4".to_owned());
-        step.precision.get_or_insert_with(|| "fp32".to_owned());
-        let longest = model.and_then(|m| m.spec.max_positions).unwrap_or(256).min(256);
-        step.seq_len.get_or_insert_with(|| longest.to_string());
-        for (flag, text) in [("--batch", &step.batch), ("--seq-len", &step.seq_len), ("--grad-accum", &step.grad_accum)]
-        {
-            // An analysis may ask for none of something; a step that is made has some.
-            if let Some(text) = text.as_deref().filter(|text| count(text).is_ok()) {
-                read.flag_with(flag, Some(text), some);
-            }
-        }
-        if self.options.offload.is_some() {
-            let problem = Diagnostic::error("", "--offload: a step on this machine has no other host");
-            read.problem(problem.help("leave it away").help("napkin ledger shows the step of a device with one"));
-        }
-        let options = step.read(read, model, None);
-        let steps = read.flag_with("--steps", self.steps.as_deref(), some).unwrap_or(5);
-        (steps, Settings::of_steps(&options, steps + 1))
-    }
-}
-
 /// How states are spread over devices, and what else is on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Layout")]
@@ -233,7 +171,7 @@ pub struct LayoutArgs {
 }
 
 /// Parses a flag whose type says what is wrong in words.
-pub fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader, flag: &str, text: Option<&str>) -> Option<T> {
+pub fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader<'_>, flag: &str, text: Option<&str>) -> Option<T> {
     read.flag_with(flag, text, |text| text.parse::<T>().map_err(|message| Diagnostic::error("", message)))
 }
 
@@ -257,7 +195,7 @@ impl StepArgs {
     }
 
     /// The update rule, and its implementation if that is said.
-    pub fn rule(&self, read: &mut Reader) -> Option<(optim::Kind, Option<Implementation>)> {
+    pub fn rule(&self, read: &mut Reader<'_>) -> Option<(optim::Kind, Option<Implementation>)> {
         read.flag_with("--optimizer", self.optimizer.as_deref(), |text| {
             optim::parse(text).map_err(|message| Diagnostic::error("", message))
         })
@@ -270,9 +208,9 @@ impl StepArgs {
     }
 
     /// The step, with defaults that depend on the model and the device.
-    pub fn read(&self, read: &mut Reader, model: Option<&Model>, hardware: Option<&Hardware>) -> StepOptions {
+    pub fn read(&self, read: &mut Reader<'_>, model: Option<&Model>, hardware: Option<&Hardware>) -> StepOptions {
         let on_gpu = hardware.is_some_and(|h| h.kind == Kind::Gpu);
-        let number = |read: &mut Reader, flag: &str, text: &Option<String>, default: u64| {
+        let number = |read: &mut Reader<'_>, flag: &str, text: &Option<String>, default: u64| {
             read.flag_with(flag, text.as_deref(), count).unwrap_or(default)
         };
         let profile = word::<Profile>(read, "--profile", self.profile.as_deref()).unwrap_or(Profile::Fused);
@@ -341,7 +279,7 @@ impl LayoutArgs {
     /// The memory question of a step on one of `devices`.
     pub fn read<'a>(
         &self,
-        read: &mut Reader,
+        read: &mut Reader<'_>,
         options: StepOptions,
         hardware: Option<&'a Hardware>,
         devices: u64,
@@ -395,21 +333,5 @@ pub fn stage(text: &str) -> Result<u8, Diagnostic> {
     match text {
         "0" | "1" | "2" | "3" => Ok(text.as_bytes()[0] - b'0'),
         _ => Err(Diagnostic::error("", format!("`{text}` is no ZeRO stage: valid are 0, 1, 2, 3"))),
-    }
-}
-
-/// Refuses a step that this machine has no memory for.
-///
-/// # Errors
-/// `T0711` with what it needs.
-pub fn check_memory(peak: Bytes, model: &str) -> Result<(), Diagnostic> {
-    match train::probe::memory::total() {
-        Some(memory) if memory < peak => {
-            Err(Diagnostic::error("T0711", format!("a step needs {peak} at its peak, this machine has {memory}"))
-                .help("a smaller model, --batch or --seq-len")
-                .help("--recompute full keeps less for the backward pass")
-                .help(format!("napkin plan {model} says where the bytes are")))
-        }
-        _ => Ok(()),
     }
 }

@@ -17,8 +17,7 @@ pub struct Hw {
 
 impl Hw {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let found = self.names.iter().filter_map(|name| read.hardware(Some(name))).collect();
         let found: Vec<Hardware> = read.finish(Some(found))?;
         Ok(hw_report::show(&found.iter().collect::<Vec<_>>()))

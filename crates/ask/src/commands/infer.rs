@@ -121,8 +121,7 @@ pub struct EngineArgs {
 
 impl Infer {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let subject = self.subject(&mut read);
         let (hardware, devices) = read.device(&self.fleet.device.at_least(self.engine.tp.as_ref()));
         let request = self.request(&mut read, subject.as_ref(), hardware.as_ref(), devices);
@@ -139,7 +138,7 @@ impl Infer {
         self.model.as_deref().filter(|name| name.starts_with("dense:"))
     }
 
-    fn subject(&self, read: &mut Reader) -> Option<Subject> {
+    fn subject(&self, read: &mut Reader<'_>) -> Option<Subject> {
         let Some(name) = self.model.as_ref().filter(|_| self.dense().is_none()) else {
             if self.model.is_none() && self.params.is_none() {
                 let problem = Diagnostic::error("", "which model?").help("llama-3.1-8b").help("path/to/config.json");
@@ -149,7 +148,7 @@ impl Infer {
             self.reading.no_effect(read, "a bare count has no config");
             return self.bare(read).map(Subject::Other);
         };
-        let of_a_bare_count = |read: &mut Reader, flag: &str, given: &Option<String>| {
+        let of_a_bare_count = |read: &mut Reader<'_>, flag: &str, given: &Option<String>| {
             if given.is_some() {
                 read.problem(Diagnostic::error("", format!("{flag} is of a bare count: the config says it")));
             }
@@ -159,7 +158,7 @@ impl Infer {
         if overrides.len() < self.reading.set.len() {
             return None;
         }
-        let text = read.take_all(config::find(name))?;
+        let text = read.take_all(config::find(read.files(), name))?;
         let assume = self.reading.assume.as_deref();
         match Model::from_text(text.name.as_str(), &text.file, &text.bytes, &overrides, assume) {
             Ok(model) => {
@@ -184,7 +183,7 @@ impl Infer {
     }
 
     /// What the keys of a config say whose family is not known.
-    fn partial(&self, read: &mut Reader, text: &Text, overrides: &[(String, String)]) -> Option<What<'static>> {
+    fn partial(&self, read: &mut Reader<'_>, text: &Text, overrides: &[(String, String)]) -> Option<What<'static>> {
         let (config, mut notes) = Config::parse(&text.file, &text.bytes);
         let (config, more) = config?.with_overrides(overrides);
         notes.extend(more);
@@ -196,7 +195,7 @@ impl Infer {
         Some(What::Partial { name: text.name.clone(), geometry, params, notes })
     }
 
-    fn bare(&self, read: &mut Reader) -> Option<What<'static>> {
+    fn bare(&self, read: &mut Reader<'_>) -> Option<What<'static>> {
         let text = self.params.as_deref().or(self.dense());
         let total = read.flag_with("--params", text, dense);
         let active = read.flag_with("--active", self.active.as_deref(), dense);
@@ -208,7 +207,7 @@ impl Infer {
 
     fn request<'a>(
         &self,
-        read: &mut Reader,
+        read: &mut Reader<'_>,
         subject: Option<&Subject>,
         hardware: Option<&Hardware>,
         devices: u64,
@@ -223,7 +222,7 @@ impl Infer {
         let state = read.flag_with("--state-dtype", self.formats.state_dtype.as_deref(), state_width);
         let longest = subject.and_then(Subject::max_positions).unwrap_or(8192).min(8192);
         let number =
-            |read: &mut Reader, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
+            |read: &mut Reader<'_>, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
         let seq_len = Choice::or(number(read, "--seq-len", &self.sequences.seq_len), longest);
         let prompt = Choice::or(number(read, "--prompt", &self.sequences.prompt), seq_len.value);
         let tensor_parallel = match subject {
@@ -247,7 +246,7 @@ impl Infer {
             (_, _, _, Some(device)) => Room::Memory(Memory::Of(Box::new(device.clone()))),
             _ => Room::None,
         };
-        let share = |read: &mut Reader, flag: &str, text: &Option<String>| {
+        let share = |read: &mut Reader<'_>, flag: &str, text: &Option<String>| {
             read.flag_with(flag, text.as_deref(), positive_share)
         };
         let utilization = share(read, "--gpu-memory-utilization", &engine.gpu_memory_utilization);

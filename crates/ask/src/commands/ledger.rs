@@ -4,9 +4,9 @@ use clap::Args;
 use plan::report::Report;
 use units::Diagnostics;
 
-use crate::args::{DeviceArgs, OutputArgs};
+use crate::View;
+use crate::args::DeviceArgs;
 use crate::model_args::ModelArgs;
-use crate::output::shows_a_step;
 use crate::parse::Reader;
 use crate::step::{LayoutArgs, StepArgs};
 
@@ -32,15 +32,14 @@ pub struct Ledger {
 
 impl Ledger {
     /// Answers it.
-    pub fn report(&self, output: &OutputArgs) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>, view: View) -> Result<Report, Diagnostics> {
         let model = self.model.read(&mut read);
         let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
         let (model, mut request) = read.finish(model.map(|model| (model, request)))?;
-        request.depth = usize::from(output.depth.unwrap_or(1));
-        request.timeline = self.timeline || output.output.iter().any(|file| shows_a_step(file));
+        request.depth = usize::from(view.depth.unwrap_or(1));
+        request.timeline = self.timeline || view.timeline;
         plan::ledger::report(&model, &request)
     }
 }

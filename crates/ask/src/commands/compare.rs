@@ -36,15 +36,14 @@ pub struct Compare {
 
 impl Compare {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let variants = read.take_all(self.variants()).unwrap_or_default();
         let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let mut models: Vec<Model> = Vec::new();
         let mut rest = Vec::new();
         for name in &self.models {
             // Read once, for a name may be standard input.
-            let Some(model) = read.take_all(self.reading.config.load(name)) else { continue };
+            let Some(model) = read.take_all(self.reading.config.load(&read, name)) else { continue };
             for variant in &variants {
                 let tuning = variant.tuning.read(&mut read);
                 let own = tuning.and_then(|tuning| read.take_all(tuned(model.clone(), tuning)));

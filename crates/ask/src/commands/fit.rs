@@ -66,20 +66,19 @@ pub enum GrowArg {
 
 impl Fit {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
+    pub fn report(&self, read: Reader<'_>) -> Result<Report, Diagnostics> {
         match self.model.as_deref().filter(|name| !name.starts_with("dense:")).or(self.shape_like.as_deref()) {
-            Some(name) if !self.states_only => self.traced(name),
-            _ => self.states(),
+            Some(name) if !self.states_only => self.traced(read, name),
+            _ => self.states(read),
         }
     }
 
-    fn hardware(&self, read: &mut Reader) -> Option<Hardware> {
+    fn hardware(&self, read: &mut Reader<'_>) -> Option<Hardware> {
         read.hardware(self.hw.as_deref())
     }
 
     /// The largest sizes of a traced model.
-    fn traced(&self, name: &str) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    fn traced(&self, mut read: Reader<'_>, name: &str) -> Result<Report, Diagnostics> {
         let model = self.reading.read(&mut read, name);
         let hardware = self.hardware(&mut read);
         let given = read.flag::<Bytes>("--memory", self.memory.as_deref());
@@ -103,8 +102,7 @@ impl Fit {
     }
 
     /// The largest bare parameter count, by its states alone.
-    fn states(&self) -> Result<Report, Diagnostics> {
-        let mut read = Reader::default();
+    fn states(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         if !self.states_only {
             let problem = Diagnostic::error("", "activations need a model to trace");
             read.problem(problem.help("--states-only").help("napkin fit llama-3.1-8b --hw h100-sxm"));
@@ -151,7 +149,7 @@ impl Fit {
 
 impl Fit {
     /// Refuses what has no part in counting states alone.
-    fn unused(&self, read: &mut Reader) {
+    fn unused(&self, read: &mut Reader<'_>) {
         let acts = ["--precision", "--optimizer", "--zero", "--dp"];
         let flags = [&self.step.given()[..], &self.layout.given(), &[("--grow", !self.grow.is_empty())]].concat();
         let idle: Vec<(&str, bool)> = flags.into_iter().filter(|(flag, _)| !acts.contains(flag)).collect();

@@ -77,14 +77,14 @@ pub struct TuningArgs {
 
 impl ModelArgs {
     /// The model, or a note of all that is wrong with it.
-    pub fn read(&self, read: &mut Reader) -> Option<Model> {
+    pub fn read(&self, read: &mut Reader<'_>) -> Option<Model> {
         self.reading.read(read, &self.model)
     }
 }
 
 impl ConfigArgs {
     /// The overrides, as keys and values.
-    pub fn overrides(&self, read: &mut Reader) -> Vec<(String, String)> {
+    pub fn overrides(&self, read: &mut Reader<'_>) -> Vec<(String, String)> {
         read.flags("--set", &self.set, assignment)
     }
 
@@ -92,30 +92,32 @@ impl ConfigArgs {
     ///
     /// # Errors
     /// All that is wrong with it.
-    pub fn load(&self, name: &str) -> Result<Model, Diagnostics> {
-        let mut read = Reader::default();
+    pub fn load(&self, read: &Reader<'_>, name: &str) -> Result<Model, Diagnostics> {
+        let files = read.files();
+        let mut read = read.another();
         let overrides = self.overrides(&mut read);
         let overrides = read.finish(Some(overrides))?;
-        config::load(name, &overrides, self.assume.as_deref())
+        config::load(files, name, &overrides, self.assume.as_deref())
     }
 
     /// Refuses them where `why` says that no config is read.
-    pub fn no_effect(&self, read: &mut Reader, why: &str) {
+    pub fn no_effect(&self, read: &mut Reader<'_>, why: &str) {
         read.no_effect(&[("--set", !self.set.is_empty()), ("--assume", self.assume.is_some())], why);
     }
 }
 
 impl ReadingArgs {
     /// The model that `name` names, or a note of all that is wrong with it.
-    pub fn read(&self, read: &mut Reader, name: &str) -> Option<Model> {
+    pub fn read(&self, read: &mut Reader<'_>, name: &str) -> Option<Model> {
         let tuning = self.tuning.read(read);
-        let model = read.take_all(self.config.load(name));
+        let model = self.config.load(read, name);
+        let model = read.take_all(model);
         let model = model.zip(tuning).map(|(model, tuning)| tuned(model, tuning))?;
         read.take_all(model)
     }
 
     /// Notes that they are of no use without a model.
-    pub fn need_model(&self, read: &mut Reader) {
+    pub fn need_model(&self, read: &mut Reader<'_>) {
         if *self != Self::default() {
             read.problem(
                 Diagnostic::error("", "flags of a model without one").help("name the model").help("llama-3.1-8b"),
@@ -134,8 +136,8 @@ pub fn tuned(model: Model, tuning: Tuning) -> Result<Model, Diagnostics> {
 
 impl TuningArgs {
     /// What is trained; nothing where a flag is wrong.
-    pub fn read(&self, read: &mut Reader) -> Option<Tuning> {
-        let mut own = Reader::default();
+    pub fn read(&self, read: &mut Reader<'_>) -> Option<Tuning> {
+        let mut own = read.another();
         let rank = own.flag_with("--lora", self.lora.as_deref(), count);
         let alpha = own.flag_with("--lora-alpha", self.lora_alpha.as_deref(), positive);
         let dropout = own.flag_with("--lora-dropout", self.lora_dropout.as_deref(), share_below_one);
@@ -162,7 +164,8 @@ impl TuningArgs {
                     .help("--precision says how parameters that are trained are stored"),
             );
         }
-        read.take_all(own.finish(Some(tuning)))
+        let tuning = own.finish(Some(tuning));
+        read.take_all(tuning)
     }
 }
 
@@ -173,6 +176,6 @@ fn float(text: &str) -> Result<DType, Diagnostic> {
     }
 }
 
-fn patterns(read: &mut Reader, flag: &str, texts: &[String]) -> Vec<Pattern> {
+fn patterns(read: &mut Reader<'_>, flag: &str, texts: &[String]) -> Vec<Pattern> {
     read.flags(flag, texts, |text| text.parse::<Pattern>().map_err(|message| Diagnostic::error("", message)))
 }

@@ -23,11 +23,10 @@ pub struct Dtype {
 
 impl Dtype {
     /// Answers it.
-    pub fn report(&self) -> Result<Report, Diagnostics> {
+    pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         if self.table {
             return Ok(dtype_report::table());
         }
-        let mut read = Reader::default();
         let number = |text: &str| {
             let number = text.trim().replace('_', "").parse::<f64>();
             number.map_err(|_| Diagnostic::error("", format!("`{text}` is no number")).help("0.1, 1e-8, -3, inf, nan"))

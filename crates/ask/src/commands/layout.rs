@@ -1,6 +1,5 @@
 //! `napkin layout MODEL --tp 8 --pp 4 -n 64 --export megatron > run.sh`.
 
-use std::path::Path;
 
 use clap::Args;
 use nn::offload::Offload;
@@ -15,13 +14,11 @@ use plan::layout::report::{Request, report};
 use plan::layout::search::Wanted;
 use plan::layout::{ContextParallel, Layout as Divided, Schedule};
 use plan::model::Model;
-use plan::phrase;
-use plan::report::{Block, KeyValue, Origin, Report};
+use plan::report::{Origin, Report};
 use units::{Diagnostic, Diagnostics};
 
 use crate::layout_args::{ClusterArgs, FromArgs, first, over};
 use crate::model_args::ModelArgs;
-use crate::output;
 use crate::parse::{Reader, count, some};
 use crate::step::word;
 
@@ -215,40 +212,29 @@ impl Question {
 }
 
 impl Layout {
-    /// Whether standard output is the configuration itself.
-    pub fn is_configuration(&self, json: bool, files: &[String]) -> bool {
-        self.export.is_some() && files.is_empty() && !json
-    }
-
     /// The configuration, and what to warn about.
-    pub fn configuration(&self) -> Result<(String, Diagnostics), Diagnostics> {
-        let mut question = self.question()?;
+    pub fn configuration(&self, read: Reader<'_>) -> Result<(String, Diagnostics), Diagnostics> {
+        let mut question = self.question(read)?;
         let Some(engine) = question.engine else { return Ok(Default::default()) };
         let report = question.answer()?;
         let export = question.export(engine)?;
         Ok((export.text, report.warnings.into_iter().chain(export.warnings).collect()))
     }
 
-    /// Answers it; with `--export` and a file, writes that.
-    pub fn report(&self, files: &[String], force: bool) -> Result<Report, Diagnostics> {
-        let mut question = self.question()?;
+    /// Answers it; with `--export`, the configuration is in the result.
+    pub fn report(&self, read: Reader<'_>) -> Result<Report, Diagnostics> {
+        let mut question = self.question(read)?;
         let mut report = question.answer()?;
         if let Some(engine) = question.engine {
             let export = question.export(engine)?;
             report.warnings.extend(export.warnings);
-            for file in files {
-                output::save(Path::new(file), &export.text, force)?;
-                let written = KeyValue::new("written", file.as_str()).note(phrase!["for ", engine.title()]);
-                report.blocks.push(Block::key_values("", [written]));
-            }
             report.result.insert("engine", engine.name());
             report.result.insert("configuration", export.text);
         }
         Ok(report)
     }
 
-    fn question(&self) -> Result<Question, Diagnostics> {
-        let mut read = Reader::default();
+    fn question(&self, mut read: Reader<'_>) -> Result<Question, Diagnostics> {
         let model = self.model.read(&mut read);
         let devices = read.flag_with("--devices", self.devices.as_deref(), some);
         let steps = read.flag_with("--steps", self.steps.as_deref(), some);
@@ -328,7 +314,7 @@ impl Degrees {
     }
 
     /// What the flags say, over what a file says.
-    fn read(&self, read: &mut Reader, taken: Option<&Taken>, devices: Option<u64>) -> Divided {
+    fn read(&self, read: &mut Reader<'_>, taken: Option<&Taken>, devices: Option<u64>) -> Divided {
         let mut layout = taken.map(|taken| taken.layout.clone()).unwrap_or_default();
         let mut set = |flag, text: &Option<String>, value: &mut u64| {
             if let Some(given) = read.flag_with(flag, text.as_deref(), some) {
