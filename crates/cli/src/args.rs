@@ -45,7 +45,7 @@ pub struct OutputArgs {
     /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Write to a file instead; its extension (.txt .md .csv .json .html .trace.json) is the format
+    /// Write to a file instead; its extension (.txt .md .csv .json .html .svg .trace.json) is the format
     #[arg(short, long, value_name = "FILE", global = true)]
     pub output: Vec<String>,
     /// Overwrite an existing file

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use plan::report::{Report, Verdict};
-use render::{TextOptions, Units};
+use render::{ChartOptions, TextOptions, Units};
 use units::{Diagnostic, Diagnostics};
 
 use crate::args::{ColorArg, OutputArgs, UnitsArg};
@@ -63,6 +63,7 @@ enum Format {
     Csv,
     Json,
     Html,
+    Svg,
     Trace,
 }
 
@@ -77,9 +78,10 @@ impl Format {
             "csv" => Ok(Self::Csv),
             "json" => Ok(Self::Json),
             "html" => Ok(Self::Html),
+            "svg" => Ok(Self::Svg),
             _ => Err(Diagnostic::error("", format!("`{}` has no extension that is a format", path.display()))
-                .help("end it in .txt, .md, .csv or .json")
-                .help("or, of a ledger, in .html or .trace.json")),
+                .help("end it in .txt, .md, .csv, .json, .html or .svg")
+                .help("or, of a ledger, in .trace.json")),
         }
     }
 }
@@ -95,10 +97,12 @@ pub fn shows_a_step(file: &str) -> bool {
     is_trace(path) || path.extension().is_some_and(|extension| extension == "html")
 }
 
-fn no_timeline(path: &Path) -> Diagnostic {
-    Diagnostic::error("", format!("`{}`: this answer has no step to draw", path.display()))
-        .why("pages and traces show the memory of one training step")
-        .help("napkin ledger MODEL --timeline -o timeline.html")
+fn not_drawn(path: &Path, format: Format) -> Diagnostic {
+    let problem = |what| Diagnostic::error("", format!("`{}`: this answer has no {what}", path.display()));
+    match format {
+        Format::Trace => problem("step to show").help("napkin ledger MODEL --timeline -o step.trace.json"),
+        _ => problem("drawing").help("end the file in .html for the answer as a page"),
+    }
 }
 
 /// Where a report goes and in which form; checked before any work is done.
@@ -161,7 +165,8 @@ impl Sink {
         }
         let plain = TextOptions { color: false, width: WIDTH, ..self.text };
         for (path, format) in &self.files {
-            let text = self.form(report, *format, plain).ok_or_else(|| no_timeline(path)).map_err(Diagnostics::from)?;
+            let text =
+                self.form(report, *format, plain).ok_or_else(|| not_drawn(path, *format)).map_err(Diagnostics::from)?;
             save(path, &text, self.force).map_err(Diagnostics::from)?;
         }
         Ok(report.verdict)
@@ -174,7 +179,8 @@ impl Sink {
             Format::Markdown => Some(render::markdown(report, self.text.units)),
             Format::Csv => Some(render::csv(report)),
             Format::Json => Some(render::json(report)),
-            Format::Html => render::html(report, self.text.units),
+            Format::Html => Some(render::html(report, self.text.units)),
+            Format::Svg => render::svg(report, ChartOptions { units: self.text.units, ..ChartOptions::default() }),
             Format::Trace => render::trace(report),
         }
     }

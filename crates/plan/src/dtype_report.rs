@@ -5,7 +5,7 @@ use units::Diagnostic;
 
 use crate::nearest::nearest;
 use crate::phrase;
-use crate::report::{Block, Cell, Column, KeyValue, Report, Row, Table, Value};
+use crate::report::{Bits, Block, Cell, Chart, Column, KeyValue, Report, Row, Strip, Table, Value};
 
 /// The formats a number is shown in unless others are asked for.
 const SHOWN: [FloatFormat; 5] =
@@ -77,6 +77,7 @@ pub fn numbers(values: &[f64], formats: &[FloatFormat]) -> Report {
                     .with("note", seen.note.map(|note| note.to_string())),
             );
         }
+        report.charts.push(Chart::Bits(bits(*value, formats)));
         report.blocks.push(table.into());
         if let [format] = formats {
             report.blocks.extend(neighbours(*format, *value));
@@ -86,6 +87,22 @@ pub fn numbers(values: &[f64], formats: &[FloatFormat]) -> Report {
     report.inputs = Value::map().with("values", Value::list(values.iter().copied()));
     report.result = Value::map().with("values", Value::List(results));
     report
+}
+
+/// The bits of a number in each format.
+fn bits(value: f64, formats: &[FloatFormat]) -> Bits {
+    let strip = |format: &FloatFormat| {
+        let seen = format.describe(value);
+        let digits = [&seen.sign, &seen.exponent, &seen.mantissa];
+        Strip {
+            format: format.name.to_owned(),
+            value: seen.stored_shortest(),
+            bits: digits.iter().flat_map(|part| part.chars()).map(|digit| digit == '1').collect(),
+            sign: seen.sign.len(),
+            exponent: seen.exponent.len(),
+        }
+    };
+    Bits { strips: formats.iter().map(strip).collect() }
 }
 
 /// The steps that move a stored number: what an optimizer has to exceed.

@@ -7,13 +7,14 @@ use tensor::meter::OpEvent;
 use tensor::{Cost, Phase, Trace};
 use units::{Diagnostics, Flops};
 
+use crate::charts;
 use crate::evidence::{self, Sum};
 use crate::filling::Filling;
 use crate::formulas;
 use crate::model::{Model, last_micro_batches, pattern, repeats};
 use crate::params::Counts;
 use crate::phrase;
-use crate::report::{Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Report, Row, Table, Value};
+use crate::report::{Assumption, Block, Cell, Chart, Column, Derivation, KeyValue, Origin, Report, Row, Table, Value};
 use crate::work::{Convention, Work};
 
 /// Costs of one training step (forward and backward) of one device's micro-batch.
@@ -179,6 +180,7 @@ pub fn report(model: &Model, options: &StepOptions, view: View) -> Result<Report
     if let Some(values) = tower_values {
         report.result.insert("other_parts", values);
     }
+    report.charts.extend(charts::flop_tree(trace).map(Chart::Tree));
     report.derivations = derivations(trace, options, view);
     report.warnings = model.step_warnings(options);
     report.assumptions = model.assumptions();
@@ -423,7 +425,7 @@ fn cut(path: &str, depth: usize) -> String {
 }
 
 /// All ops, and for how many each stands.
-fn with_times<'a>(trace: &'a Trace, options: &StepOptions) -> impl Iterator<Item = (&'a OpEvent, u64)> {
+pub(crate) fn with_times<'a>(trace: &'a Trace, options: &StepOptions) -> impl Iterator<Item = (&'a OpEvent, u64)> {
     let (several, times) = (last_micro_batches(trace, options), repeats(options));
     trace.ops.iter().enumerate().map(move |(at, event)| {
         let stands = several.iter().any(|ops| ops.contains(&at));

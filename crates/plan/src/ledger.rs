@@ -17,7 +17,8 @@ use crate::model::{Model, pattern};
 use crate::on_device::OnDevice;
 use crate::phrase;
 use crate::report::{
-    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
+    Assumption, Block, Cell, Chart, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Stack, Table, Value,
+    Verdict,
 };
 use crate::sharding::Sharding;
 use crate::step_timeline;
@@ -253,11 +254,30 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(assumptions(request));
+    report.charts.push(Chart::Bar(stack(&ledger, &device)));
     if request.timeline {
         report.blocks.push(stretches(&ledger, &traced.trace).into());
-        report.timeline = Some(step_timeline::of(model, &traced, &ledger, request));
+        report.charts.push(Chart::Timeline(step_timeline::of(model, &traced, &ledger, request)));
     }
     Ok(report)
+}
+
+/// The buckets of a device at the peak, the largest first, and what the allocator holds beside them.
+pub(crate) fn stack(ledger: &Ledger, device: &OnDevice) -> Stack {
+    let mut segments: Vec<(String, Bytes)> = Vec::new();
+    for line in &ledger.lines {
+        let name = line.bucket.replace('_', " ");
+        match segments.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, bytes)) => *bytes += Bytes(line.bytes),
+            None => segments.push((name, Bytes(line.bytes))),
+        }
+    }
+    segments.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let allocator = device.total.saturating_sub(Bytes(ledger.peak_bytes));
+    if !allocator.is_zero() {
+        segments.push(("allocator".to_owned(), allocator));
+    }
+    Stack { segments, capacity: device.capacity }
 }
 
 /// What is on the host, and what goes over the link to it.

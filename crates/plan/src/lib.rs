@@ -35,6 +35,7 @@ pub mod afford;
 pub mod allocator;
 pub mod blocks;
 pub mod catalogue;
+mod charts;
 pub mod cluster;
 pub mod compare;
 pub mod dtype_report;

@@ -21,6 +21,7 @@
 
 mod block;
 mod cell;
+mod chart;
 mod timeline;
 mod value;
 
@@ -28,6 +29,7 @@ use units::Diagnostic;
 
 pub use block::{Align, Block, Column, KeyValue, Row, Table};
 pub use cell::{Cell, Phrase};
+pub use chart::{Bits, Branch, Chart, Curve, Dot, Heat, HeatCell, Roofline, Stack, Strip, Tree};
 pub use timeline::{Axis, Sample, Slice, StepTimeline, Stretch};
 pub use value::Value;
 
@@ -158,8 +160,8 @@ pub struct Report {
     pub warnings: Vec<Diagnostic>,
     /// What to ask next.
     pub notes: Vec<Phrase>,
-    /// The step moment by moment, where it was asked for.
-    pub timeline: Option<StepTimeline>,
+    /// What is drawn of it, the most telling first.
+    pub charts: Vec<Chart>,
 }
 
 impl Report {
@@ -177,7 +179,7 @@ impl Report {
             derivations: Vec::new(),
             warnings: Vec::new(),
             notes: Vec::new(),
-            timeline: None,
+            charts: Vec::new(),
         }
     }
 
@@ -185,6 +187,14 @@ impl Report {
     pub fn qualified(mut self, remark: impl Into<Phrase>) -> Self {
         self.headline.qualifiers.push(remark.into());
         self
+    }
+
+    /// The step moment by moment, where it was asked for.
+    pub fn timeline(&self) -> Option<&StepTimeline> {
+        self.charts.iter().find_map(|chart| match chart {
+            Chart::Timeline(timeline) => Some(timeline),
+            _ => None,
+        })
     }
 
     /// The name and version of the JSON form, such as `napkin.time/1`.

@@ -8,6 +8,7 @@ use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
 use crate::blocks::Blocks;
+use crate::charts;
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
@@ -19,7 +20,7 @@ use crate::on_device::OnDevice;
 use crate::params::Counts;
 use crate::phrase;
 use crate::quant::Format;
-use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
+use crate::report::{Block, Cell, Chart, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
 use crate::scaling;
 use crate::sharding::Sharding;
 use crate::time::{self, Pace};
@@ -102,6 +103,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         .with("ledger", ledger::result(&ledger, &device, &traced.trace, request))
         .with("levers", Value::List(levers.iter().map(|lever| lever_value(lever, &ledger)).collect()))
         .with("time", time.as_ref().map_or(Value::Null, |t| t.result.clone()));
+    report.charts = charts(question, &ledger, &device, &traced, &work, request);
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(ledger::warnings(request));
     report.warnings.extend(device.warning());
@@ -129,6 +131,28 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
         report.notes.push(phrase!["--tokens 1T adds how long it takes"]);
     }
     Ok(report)
+}
+
+/// The device, what ops ask of it, and the time on more or fewer of them.
+fn charts(
+    question: &Question<'_>,
+    ledger: &Ledger,
+    device: &OnDevice,
+    traced: &StepTrace,
+    work: &Work,
+    request: &Request<'_>,
+) -> Vec<Chart> {
+    let fleet = &question.fleet;
+    let mut all = vec![Chart::Bar(ledger::stack(ledger, device))];
+    all.extend(charts::flop_tree(&traced.trace).map(Chart::Tree));
+    all.extend(charts::roofline(&traced.trace, &request.options, fleet).map(Chart::Roofline));
+    all.extend(
+        question
+            .tokens
+            .and_then(|tokens| charts::curve(tokens * work.flop_per_token(), fleet, question.pace))
+            .map(Chart::Curve),
+    );
+    all
 }
 
 fn run_time(question: &Question<'_>, work: &Work) -> Result<Option<Report>, Diagnostics> {

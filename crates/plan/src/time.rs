@@ -2,11 +2,12 @@
 
 use units::{Diagnostic, Diagnostics, Flops, Hfu, Mfu, Seconds, Tokens};
 
+use crate::charts;
 use crate::fleet::Fleet;
 use crate::formulas::{self, known};
 use crate::phrase;
 use crate::report::{
-    Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
+    Assumption, Block, Cell, Chart, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
 use crate::work::{Convention, Work};
 
@@ -116,6 +117,7 @@ impl Request {
             .with("price_usd_per_device_hour", self.price);
         report.assumptions.extend(self.assumptions());
         report.assumptions.extend(self.work.assumptions.iter().cloned());
+        report.charts.extend(charts::curve(flop, &self.fleet, self.pace).map(Chart::Curve));
         report.warnings.extend(self.work.warnings.iter().cloned());
         report.derivations.insert(0, self.derive_work(flop));
         Ok(report)

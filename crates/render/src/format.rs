@@ -1,6 +1,6 @@
 //! One cell to text: digits and unit.
 
-use plan::report::{Cell, Phrase};
+use plan::report::{Cell, Column, Phrase, Row};
 use units::{Bytes, Flops, group_digits, percent};
 
 /// Powers in which memory is printed.
@@ -185,6 +185,25 @@ pub(crate) fn one_unit(cells: &[&Cell], units: Units) -> Option<Vec<Piece>> {
         Piece { number: format!("{plus}{}", number(value / scale, decimals)), unit }
     };
     Some(cells.iter().map(|cell| scaled(cell)).collect())
+}
+
+/// The cells of a column of a table as words; `bar` draws shares.
+pub(crate) fn column_texts(
+    rows: &[&Row],
+    at: usize,
+    column: &Column,
+    units: Units,
+    bar: impl Fn(f64) -> String,
+) -> Vec<String> {
+    let own: Vec<&Cell> = rows.iter().map(|row| row.cells.get(at).unwrap_or(&Cell::Empty)).collect();
+    if let Some(pieces) = column.one_unit.then(|| one_unit(&own, units)).flatten() {
+        return pieces.iter().map(Piece::joined).collect();
+    }
+    let text = |cell: &&Cell| match cell {
+        Cell::Bar(share) => bar(*share),
+        other => piece(other, units).joined(),
+    };
+    own.iter().map(text).collect()
 }
 
 /// Eighths of a block, so that a bar is exact to an eighth of a column.

@@ -6,7 +6,9 @@
 //! | [`json`] | programs: exact integers, schema and version |
 //! | [`csv`] | spreadsheets: one quantity a line, in base units |
 //! | [`markdown`] | issues and documents |
-//! | [`html`] | one page with the drawing of a step |
+//! | [`svg`], [`chart`] | drawings, for documents and pages |
+//! | [`html`], [`page`] | one page that needs nothing else |
+//! | [`fragment`] | a part of a page or a notebook |
 //! | [`trace`] | trace viewers |
 //! | [`cell`] | one quantity |
 //! | [`problems_text`], [`problems_json`] | what was wrong with the question |
@@ -20,14 +22,14 @@ mod json;
 mod markdown;
 mod svg;
 mod text;
-mod timeline;
 mod trace;
 mod width;
 
 pub use csv::csv;
 pub use format::{Units, cell};
-pub use html::html;
+pub use html::{fragment, html, page};
 pub use json::{json, problems_json};
 pub use markdown::markdown;
+pub use svg::{ChartOptions, chart, style, svg};
 pub use text::{TextOptions, problems_text, text};
 pub use trace::trace;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use plan::report::{Align, Block, Cell, Report, Row, Table};
+use plan::report::{Align, Block, Report, Row, Table};
 
-use crate::format::{Units, one_unit, phrase, piece};
+use crate::format::{Units, column_texts, phrase, piece};
 
 /// Columns of a bar that is full.
 const BAR: usize = 20;
@@ -72,20 +72,7 @@ fn table(out: &mut String, table: &Table, units: Units) {
         .columns
         .iter()
         .enumerate()
-        .map(|(at, column)| {
-            let own: Vec<&Cell> = all.iter().map(|row| row.cells.get(at).unwrap_or(&Cell::Empty)).collect();
-            let shared = if column.one_unit { one_unit(&own, units) } else { None };
-            match shared {
-                Some(pieces) => pieces.iter().map(crate::format::Piece::joined).collect(),
-                None => own
-                    .iter()
-                    .map(|cell| match cell {
-                        Cell::Bar(share) => crate::format::bar(*share, BAR),
-                        other => piece(other, units).joined(),
-                    })
-                    .collect(),
-            }
-        })
+        .map(|(at, column)| column_texts(&all, at, column, units, |share| crate::format::bar(share, BAR)))
         .collect();
     let has_notes = all.iter().any(|row| !row.note.is_empty());
     let mut names: Vec<String> = table.columns.iter().map(|column| column.name.clone()).collect();

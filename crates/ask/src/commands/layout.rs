@@ -1,6 +1,5 @@
 //! `napkin layout MODEL --tp 8 --pp 4 -n 64 --export megatron > run.sh`.
 
-
 use clap::Args;
 use nn::offload::Offload;
 use nn::step::{Precision, StepOptions};

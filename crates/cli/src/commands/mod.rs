@@ -31,7 +31,7 @@ use crate::output::{save, shows_a_step};
 pub enum Command {
     /// What needs nothing of this machine
     #[command(flatten)]
-    Question(Question),
+    Question(Box<Question>),
     /// How far predictions are from published measurements, row by row and by source
     Validate(validate::Validate),
     /// Train a model on this machine, metered

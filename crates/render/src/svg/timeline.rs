@@ -3,10 +3,10 @@
 use plan::report::{Axis, Sample, StepTimeline};
 use units::{Bytes, Seconds};
 
+use super::canvas::Canvas;
+use super::style::{bucket_class, prepare};
 use crate::format::{Units, memory};
-use crate::svg::Svg;
 
-const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
@@ -17,13 +17,13 @@ const BOTTOM: f64 = 34.0;
 const COLUMNS: usize = 900;
 
 /// The drawing.
-pub(crate) fn draw(timeline: &StepTimeline, units: Units) -> String {
+pub(super) fn draw(timeline: &StepTimeline, width: f64, units: Units) -> Canvas {
     let end = timeline.end().max(f64::MIN_POSITIVE);
     let highest = timeline.samples.get(timeline.peak).map_or(0, Sample::total);
     // The limit of the device is drawn where the step comes near it.
     let limit = timeline.capacity.filter(|capacity| *capacity <= highest.saturating_mul(3) / 2);
     let top = (highest.max(limit.unwrap_or(0)) as f64 * 1.05).max(1.0);
-    let x = |at: f64| LEFT + at / end * (WIDTH - LEFT - RIGHT);
+    let x = |at: f64| LEFT + at / end * (width - LEFT - RIGHT);
     let y = |bytes: f64| HEIGHT - BOTTOM - bytes / top * (HEIGHT - TOP - BOTTOM);
     let peak = memory(Bytes(highest), units);
     let title = format!("Memory of one device over one step, {peak} at its peak");
@@ -33,10 +33,10 @@ pub(crate) fn draw(timeline: &StepTimeline, units: Units) -> String {
         timeline.stretches.iter().map(|stretch| stretch.name.as_str()).collect::<Vec<_>>().join(", "),
         timeline.peak_at
     );
-    let mut svg = Svg::new(WIDTH, HEIGHT, "timeline", &title, &description);
+    let mut canvas = Canvas::new(width, HEIGHT, "timeline", &title, &description);
     for tick in ticks(top) {
-        svg.line("grid", (LEFT, y(tick)), (WIDTH - RIGHT, y(tick)));
-        svg.text("end", (LEFT - 8.0, y(tick) + 4.0), &memory(Bytes(tick as u64), units));
+        canvas.line("grid", (LEFT, y(tick)), (width - RIGHT, y(tick)));
+        canvas.text("end", (LEFT - 8.0, y(tick) + 4.0), &memory(Bytes(tick as u64), units));
     }
     let columns = columns(timeline, end);
     let mut below = vec![0u64; columns.len()];
@@ -51,23 +51,25 @@ pub(crate) fn draw(timeline: &StepTimeline, units: Units) -> String {
         let (mut outline, mut back) = (edge(&above), edge(&below));
         back.reverse();
         outline.append(&mut back);
-        svg.area(&format!("b{number}"), outline, bucket);
+        let class = bucket_class(bucket, number);
+        let hatched = prepare(&mut canvas, class);
+        canvas.area(&format!("b{class}"), hatched, outline, bucket);
         below = above;
     }
     for stretch in &timeline.stretches {
-        svg.line("mark", (x(stretch.start), TOP - 22.0), (x(stretch.start), HEIGHT - BOTTOM));
-        svg.text("", (x(stretch.start) + 5.0, TOP - 12.0), &stretch.name);
+        canvas.line("mark", (x(stretch.start), TOP - 22.0), (x(stretch.start), HEIGHT - BOTTOM));
+        canvas.text("", (x(stretch.start) + 5.0, TOP - 12.0), &stretch.name);
     }
     if let Some(limit) = limit {
-        svg.line("limit", (LEFT, y(limit as f64)), (WIDTH - RIGHT, y(limit as f64)));
+        canvas.line("limit", (LEFT, y(limit as f64)), (width - RIGHT, y(limit as f64)));
         let words = format!("{} of the device", memory(Bytes(limit), units));
-        svg.text("end", (WIDTH - RIGHT, y(limit as f64) - 5.0), &words);
+        canvas.text("end", (width - RIGHT, y(limit as f64) - 5.0), &words);
     }
     if let Some(sample) = timeline.samples.get(timeline.peak) {
         let at = (x(timeline.at(sample)), y(highest as f64));
-        svg.dot("peak", at, 4.0);
-        let side = if at.0 > WIDTH / 2.0 { ("end", at.0 - 9.0) } else { ("", at.0 + 9.0) };
-        svg.text(side.0, (side.1, at.1 + 4.0), &format!("peak {peak}"));
+        canvas.dot("peak", at, 4.0, &format!("peak {peak}"));
+        let side = if at.0 > width / 2.0 { ("end", at.0 - 9.0) } else { ("", at.0 + 9.0) };
+        canvas.text(side.0, (side.1, at.1 + 4.0), &format!("peak {peak}"));
     }
     let (first, last) = match timeline.axis {
         Axis::Ops => ("op 1".to_owned(), format!("{} ops", timeline.slices.len())),
@@ -76,9 +78,9 @@ pub(crate) fn draw(timeline: &StepTimeline, units: Units) -> String {
             ("0 s".to_owned(), format!("{whole}, at the least (roofline)"))
         }
     };
-    svg.text("", (LEFT, HEIGHT - 12.0), &first);
-    svg.text("end", (WIDTH - RIGHT, HEIGHT - 12.0), &last);
-    svg.finish()
+    canvas.text("", (LEFT, HEIGHT - 12.0), &first);
+    canvas.text("end", (width - RIGHT, HEIGHT - 12.0), &last);
+    canvas
 }
 
 /// The highest moment of each column of pixels, in order.
