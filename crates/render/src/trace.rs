@@ -94,7 +94,7 @@ fn named(what: &str, thread: u64, name: &str) -> Value {
 mod tests {
     use super::*;
     use crate::Units;
-    use plan::report::{Sample, Stretch};
+    use plan::report::{Chart, Sample, Stretch};
     use serde_json::Value as Json;
 
     fn report() -> Report {
