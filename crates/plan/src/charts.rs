@@ -120,7 +120,7 @@ pub fn curve(flop: Flops, fleet: &Fleet, pace: Pace) -> Option<Curve> {
     let devices = fleet.devices.max(1);
     let paces: Vec<f64> = match pace {
         Pace::Unknown => USUAL_MFU.to_vec(),
-        Pace::Mfu(mfu) => vec![mfu.get()],
+        Pace::Mfu(mfu) | Pace::Predicted(mfu) => vec![mfu.get()],
         Pace::Deadline(time) => vec![flop.as_f64() / time.get() / (peak * devices as f64)],
     };
     let middle = devices.ilog2();
