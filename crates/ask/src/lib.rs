@@ -53,7 +53,7 @@ pub struct View {
 
 /// A question alone, with nothing said of where its answer goes.
 #[derive(Debug, Parser)]
-#[command(name = "napkin", propagate_version = true)]
+#[command(name = "napkin", disable_version_flag = true, disable_help_subcommand = true)]
 struct Asked {
     #[command(subcommand)]
     question: Question,
