@@ -73,8 +73,7 @@ pub fn answer(words: &[String], files: &dyn Files) -> Result<Report, Diagnostics
     let asked = Asked::from_arg_matches(&matches).map_err(|error| usage(&error))?;
     let view = View { depth: asked.depth, timeline: false };
     let mut report = asked.question.report(files, view)?;
-    report.command = parse::command_line(words);
-    mark_given(&mut report, &command, &matches);
+    told(&mut report, words, &command, &matches);
     Ok(report)
 }
 
@@ -84,8 +83,56 @@ pub fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_args(takes).mut_subcommands(with_negative_numbers)
 }
 
+/// Says of a report and its parts how they are asked again, and of each choice whether the user made it.
+pub fn told(report: &mut Report, words: &[String], command: &clap::Command, matches: &ArgMatches) {
+    report.command = parse::command_line(words);
+    mark_given(report, command, matches);
+    let mut built = command.clone();
+    built.build();
+    let whole = matches.subcommand_name().and_then(|name| built.find_subcommand(name));
+    for part in &mut report.parts {
+        mark_given(part, command, matches);
+        let words = whole.zip(built.find_subcommand(part.kind)).map(|(whole, own)| again(whole, own, words));
+        part.command = words.unwrap_or_default();
+    }
+}
+
+/// Flags of `layout` under which it looks for layouts instead of taking one.
+const SEARCHING: [&str; 9] =
+    ["hw", "devices", "gbs", "seq-len", "precision", "network", "devices-per-node", "set", "assume"];
+
+/// The question of a part in words: those of the whole, as far as the part has flags for them and they do not say where an
+/// answer goes.
+fn again(whole: &clap::Command, part: &clap::Command, words: &[String]) -> String {
+    let named = |command: &clap::Command, word: &str| {
+        let long = word.strip_prefix("--").map(|name| name.split('=').next().unwrap_or_default());
+        let matches = |arg: &&clap::Arg| match long {
+            Some(name) => arg.get_long() == Some(name) || arg.get_visible_aliases().unwrap_or_default().contains(&name),
+            None => arg.get_short() == word.chars().nth(1),
+        };
+        command.get_arguments().find(matches).cloned()
+    };
+    let searching = |arg: &clap::Arg| arg.get_long().is_some_and(|long| SEARCHING.contains(&long));
+    let mut own = vec![part.get_name().to_owned()];
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') || word == "-" {
+            own.push(word.clone());
+            continue;
+        }
+        let joined = word.contains('=') || (!word.starts_with("--") && word.len() > 2);
+        let takes = !joined && named(whole, word).is_some_and(|arg| arg.get_action().takes_values());
+        let value = if takes { words.next() } else { None };
+        let known = named(part, word).filter(|arg| !arg.is_global_set());
+        if known.is_some_and(|arg| part.get_name() != "layout" || searching(&arg)) {
+            own.extend(std::iter::once(word).chain(value).cloned());
+        }
+    }
+    parse::command_line(&own)
+}
+
 /// Says of each choice the report rests on whether the user made it: an analysis only knows that somebody did.
-pub fn mark_given(report: &mut Report, command: &clap::Command, matches: &ArgMatches) {
+fn mark_given(report: &mut Report, command: &clap::Command, matches: &ArgMatches) {
     let Some((name, matches)) = matches.subcommand() else { return };
     let Some(command) = command.find_subcommand(name) else { return };
     let given = |flag: &str| {
@@ -135,6 +182,25 @@ mod tests {
         assert_eq!(problems.iter().filter(|problem| problem.is_error()).count(), 3, "{problems:?}");
         let problems = answer(&words("paln gpt2"), &Given::default()).unwrap_err();
         assert!(problems.iter().any(|problem| problem.message.contains("paln")), "{problems:?}");
+    }
+
+    #[test]
+    fn parts_are_asked_again_in_their_own_words() {
+        let line = "report gpt2 --tokens 1B --hw a100-sxm-80gb -n 2 --batch 2 --zero 1 --mfu=0.4 --gbs 8";
+        let report = answer(&words(line), &Given::default()).unwrap();
+        let commands: Vec<&str> = report.parts.iter().map(|part| part.command.as_str()).collect();
+        assert_eq!(
+            commands,
+            [
+                "napkin ledger gpt2 --hw a100-sxm-80gb -n 2 --batch 2 --zero 1",
+                "napkin flops gpt2 --batch 2",
+                "napkin layout gpt2 --hw a100-sxm-80gb -n 2 --gbs 8",
+            ]
+        );
+        for part in &report.parts {
+            let own = answer(&words(&part.command)[1..], &Given::default()).unwrap();
+            assert_eq!(own.headline, part.headline, "{}", part.command);
+        }
     }
 
     #[test]

@@ -86,7 +86,6 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
     let sink = output::Sink::new(&cli.output, files)?;
     let mut report = cli.command.report(&cli.output)?;
     let words: Vec<String> = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    report.command = ask::parse::command_line(&words);
-    ask::mark_given(&mut report, &Cli::command(), &matches);
+    ask::told(&mut report, &words, &Cli::command(), &matches);
     sink.write(&report)
 }

@@ -162,6 +162,8 @@ pub struct Report {
     pub notes: Vec<Phrase>,
     /// What is drawn of it, the most telling first.
     pub charts: Vec<Chart>,
+    /// Answers to the questions that follow from it, each whole.
+    pub parts: Vec<Report>,
 }
 
 impl Report {
@@ -180,6 +182,7 @@ impl Report {
             warnings: Vec::new(),
             notes: Vec::new(),
             charts: Vec::new(),
+            parts: Vec::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! layout is given.
 
 pub mod divided;
+pub mod whole;
 
 use nn::Recompute;
 use nn::step::{StepOptions, StepTrace};

@@ -25,14 +25,9 @@ svg.key { vertical-align: -2px; margin-right: .4rem; } svg.share { vertical-alig
 @media print { details > *:not(summary) { display: block; } body { margin: 0; max-width: none; } }
 ";
 
-/// The report as a page of its own.
+/// The report as a page of its own, with its parts behind it.
 pub fn html(report: &Report, units: Units) -> String {
-    page(std::slice::from_ref(report), units)
-}
-
-/// Several reports as one page; the first one's answer is its title.
-pub fn page(reports: &[Report], units: Units) -> String {
-    let title = reports.first().map_or_else(String::new, |first| phrase(&first.headline.answer, units));
+    let title = phrase(&report.headline.answer, units);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -40,17 +35,19 @@ pub fn page(reports: &[Report], units: Units) -> String {
          <style>{STYLE}{CHARTS}</style>\n</head>\n<body>\n<main>\n",
         escape(&title)
     );
-    if let [_, _, ..] = reports {
+    if !report.parts.is_empty() {
         page.push_str("<nav aria-label=\"parts\">");
-        for report in reports {
-            let _ = write!(page, "<a href=\"#{0}\">{0}</a>", report.kind);
+        for part in &report.parts {
+            let _ = write!(page, "<a href=\"#{0}\">{0}</a>", part.kind);
         }
         page.push_str("</nav>\n");
     }
-    for (place, report) in reports.iter().enumerate() {
-        let level = if place == 0 { "h1" } else { "h2" };
+    for (place, report) in std::iter::once(report).chain(&report.parts).enumerate() {
         let _ = writeln!(page, "<section id=\"{}\">", report.kind);
-        page.push_str(&headline(report, level, units));
+        if place > 0 {
+            let _ = writeln!(page, "<h2>{}</h2>", report.kind);
+        }
+        page.push_str(&headline(report, if place == 0 { "h1" } else { "h3" }, units));
         page.push_str(&body(report, ChartOptions { units, ..ChartOptions::default() }));
         page.push_str("</section>\n");
     }

@@ -11,6 +11,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The report as a JSON document, with a line break at its end.
 pub fn json(report: &Report) -> String {
+    write(&document(report))
+}
+
+fn document(report: &Report) -> Value {
     let document = Value::map()
         .with("schema", report.schema())
         .with("napkin", VERSION)
@@ -22,7 +26,10 @@ pub fn json(report: &Report) -> String {
         .with("result", report.result.clone())
         .with("derivations", Value::list(report.derivations.iter().map(derivation)))
         .with("warnings", Value::list(report.warnings.iter().map(diagnostic)));
-    write(&document)
+    if report.parts.is_empty() {
+        return document;
+    }
+    document.with("parts", Value::list(report.parts.iter().map(self::document)))
 }
 
 /// Problems as a JSON document, with a line break at its end.

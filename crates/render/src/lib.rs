@@ -7,7 +7,7 @@
 //! | [`csv`] | spreadsheets: one quantity a line, in base units |
 //! | [`markdown`] | issues and documents |
 //! | [`svg`], [`chart`] | drawings, for documents and pages |
-//! | [`html`], [`page`] | one page that needs nothing else |
+//! | [`html`] | one page that needs nothing else |
 //! | [`fragment`] | a part of a page or a notebook |
 //! | [`trace`] | trace viewers |
 //! | [`cell`] | one quantity |
@@ -27,7 +27,7 @@ mod width;
 
 pub use csv::csv;
 pub use format::{Units, cell};
-pub use html::{fragment, html, page};
+pub use html::{fragment, html};
 pub use json::{json, problems_json};
 pub use markdown::markdown;
 pub use svg::{ChartOptions, chart, style, svg};

@@ -56,6 +56,9 @@ pub fn markdown(report: &Report, units: Units) -> String {
     if !report.command.is_empty() {
         let _ = write!(out, "\n`{}`\n", report.command);
     }
+    for part in &report.parts {
+        let _ = write!(out, "\n## {}\n\n{}", part.kind, markdown(part, units));
+    }
     out
 }
 

@@ -67,6 +67,13 @@ pub fn text(report: &Report, options: &TextOptions) -> String {
             page.line(&warning.to_string());
         }
     }
+    if !options.quiet {
+        for part in &report.parts {
+            page.gap();
+            page.line(&page.bold(&format!("== {}", part.kind)));
+            page.out.push_str(&text(part, options));
+        }
+    }
     if options.ascii { format::ascii(&page.out) } else { page.out }
 }
 

@@ -20,6 +20,8 @@ mod models;
 mod params;
 mod plan;
 mod recompute;
+mod report;
+pub mod snapshot;
 mod time;
 
 use ::plan::report::Report;
@@ -35,6 +37,8 @@ use crate::parse::Reader;
 pub enum Question {
     /// The main job on one screen: does it fit, how much FLOP, how many bytes, how long
     Plan(Box<plan::Plan>),
+    /// Everything about a run on one page: verdict, ledger, FLOP, time, layouts; -o report.html
+    Report(Box<report::ReportArgs>),
     /// How many parameters, by module; total and active
     Params(params::Params),
     /// FLOP per token, sequence and step, by module and phase
@@ -67,6 +71,9 @@ pub enum Question {
     Hw(hw::Hw),
     /// A formula with its values and source
     Explain(explain::Explain),
+    /// A memory snapshot of PyTorch against the step of a model: what `reconcile --torch-snapshot` is made of
+    #[command(name = "reconcile-snapshot", hide = true)]
+    Snapshot(Box<snapshot::Snapshot>),
     /// Which tensor an out-of-memory message means, where the memory is, and what frees enough
     ExplainOom(Box<explain_oom::ExplainOom>),
 }
@@ -80,6 +87,7 @@ impl Question {
         let read = Reader::new(files);
         match self {
             Self::Plan(plan) => plan.report(read),
+            Self::Report(report) => report.report(read),
             Self::Params(params) => params.report(read, view.depth),
             Self::Flops(flops) => flops.report(read, view.depth),
             Self::Ledger(ledger) => ledger.report(read, view),
@@ -96,6 +104,7 @@ impl Question {
             Self::Models(_) => models::Models::report(),
             Self::Hw(hw) => hw.report(read),
             Self::Explain(explain) => explain.report(read),
+            Self::Snapshot(snapshot) => snapshot.report(read),
             Self::ExplainOom(explain) => explain.report(read),
         }
     }

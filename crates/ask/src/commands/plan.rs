@@ -6,6 +6,7 @@ use nn::step::{Precision, StepOptions};
 use nn::{Profile, Recompute};
 use plan::layout::estimate::{Cluster, Run as Divided};
 use plan::layout::{self, Layout};
+use plan::model::Model;
 use plan::report::Report;
 use plan::summary::{self, Question, divided};
 use units::Diagnostics;
@@ -49,6 +50,18 @@ impl Plan {
             return self.divided(read);
         }
         read.no_effect(&self.cluster.given(), "no configuration of an engine is given");
+        self.ask(read, summary::report)
+    }
+
+    /// Puts the question of a model on devices that share its states.
+    ///
+    /// # Errors
+    /// All that is wrong with the flags, or what `answer` says.
+    pub fn ask<T>(
+        &self,
+        mut read: Reader<'_>,
+        answer: impl FnOnce(&Model, &Question<'_>) -> Result<T, Diagnostics>,
+    ) -> Result<T, Diagnostics> {
         let model = self.model.read(&mut read);
         let fleet = read.fleet_in(&self.fleet.at_least(self.layout.dp.as_ref()), self.step.arithmetic());
         let Run { tokens, pace, price } = self.run.read(&mut read);
@@ -61,7 +74,7 @@ impl Plan {
         let memory = layout.read(&mut read, options, hardware.as_ref(), devices).steady();
         let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace, price });
         let (model, question) = read.finish(model.zip(question))?;
-        summary::report(&model, &question)
+        answer(&model, &question)
     }
 
     /// Answers it for a run that the configuration of an engine divides.

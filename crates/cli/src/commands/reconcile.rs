@@ -3,23 +3,21 @@
 
 use std::path::Path;
 
+use ask::Files;
+use ask::commands::snapshot::Snapshot;
+use ask::model_args::{ReadingArgs, TuningArgs};
+use ask::parse::{Reader, rate};
 use clap::Args;
 use plan::model::Model;
 use plan::reconcile::{Measured, Request};
 use plan::report::Report;
-use plan::snapshot::Question;
-use plan::snapshot::memory::Snapshot;
 use train::reconcile::{Record, ceilings, measure};
 use train::run::{self, Predicted, Settings};
-use units::{Bytes, Diagnostic, Diagnostics};
+use units::{Diagnostic, Diagnostics};
 
 use super::bench::spinner;
 use crate::disk::DISK;
 use crate::local::{LocalStepArgs, check_memory};
-use ask::model_args::{ReadingArgs, TuningArgs};
-use ask::parse::{Reader, positive_share, rate, some};
-use ask::step::LayoutArgs;
-use ask::{Files, text};
 
 /// A prediction held against a step that is really made, gap by gap.
 #[derive(Clone, Debug, Args)]
@@ -54,9 +52,6 @@ pub struct SnapshotArgs {
     pub tolerance: Option<String>,
 }
 
-/// Largest file of a snapshot that is read.
-const MOST_SNAPSHOT: u64 = 2 << 30;
-
 impl Reconcile {
     /// Answers it.
     pub fn report(&self, quiet: bool) -> Result<Report, Diagnostics> {
@@ -82,30 +77,17 @@ impl Reconcile {
             let message = format!("`{record}` and --torch-snapshot are two runs: one is held against its prediction");
             read.problem(Diagnostic::error("", message).help("leave one of them out"));
         }
-        if self.model.is_none() {
-            self.local.reading.need_model(&mut read);
-            let layout = [("--zero", self.snapshot.zero.is_some()), ("--dp", self.snapshot.dp.is_some())];
-            let flags = [&self.local.options.given()[..], &layout].concat();
-            read.no_effect(&flags, "without a model no step is predicted");
-        }
-        let snapshot = read_snapshot(file).map_err(|problem| read.problem(problem)).ok();
-        let tolerance = read.flag_with("--tolerance", self.snapshot.tolerance.as_deref(), positive_share);
-        let step = self.model.as_ref().and_then(|name| {
-            let model = self.local.model(&mut read, name);
-            let mut step = self.local.options.clone();
-            // What PyTorch runs where nothing else is said.
-            let eager = model.as_ref().is_some_and(|model| !model.spec.has_sdpa);
-            step.profile.get_or_insert_with(|| if eager { "hf-eager" } else { "hf-sdpa" }.to_owned());
-            let gpu = plan::hardware::find("a100-sxm-80gb").ok();
-            let options = step.read(&mut read, model.as_ref(), gpu);
-            let SnapshotArgs { zero, dp, .. } = &self.snapshot;
-            let layout = LayoutArgs { zero: zero.clone(), dp: dp.clone(), ..LayoutArgs::default() };
-            let devices = read.flag_with("--dp", dp.as_deref(), some).unwrap_or(1);
-            let request = layout.read(&mut read, options, None, devices);
-            model.map(|model| (model, request))
-        });
-        let snapshot = read.finish(snapshot)?;
-        Question { snapshot, step: step.as_ref().map(|(model, request)| (model, request.clone())), tolerance }.report()
+        let SnapshotArgs { zero, dp, tolerance, .. } = self.snapshot.clone();
+        let snapshot = Snapshot {
+            file: file.to_owned(),
+            model: self.model.clone(),
+            reading: self.local.reading.clone(),
+            step: self.local.options.clone(),
+            zero,
+            dp,
+            tolerance,
+        };
+        snapshot.report(read)
     }
 
     /// Of a run that was recorded.
@@ -156,15 +138,6 @@ impl Reconcile {
         let measured = measured.map_err(|error| Diagnostic::error("T0704", error.to_string()))?;
         Ok(report(&model, &settings, &predicted, &measured))
     }
-}
-
-fn read_snapshot(file: &str) -> Result<Snapshot, Diagnostic> {
-    let bytes = DISK.bytes(file, MOST_SNAPSHOT).map_err(|error| text::refused(file, &error))?;
-    if bytes.len() as u64 > MOST_SNAPSHOT {
-        let problem = Diagnostic::error("", format!("`{file}` has more than {}", Bytes(MOST_SNAPSHOT)));
-        return Err(problem.help("torch.cuda.memory._record_memory_history(max_entries=100000) keeps it small"));
-    }
-    Snapshot::read(file, &bytes)
 }
 
 /// Whether a name is that of a file which is a record.
