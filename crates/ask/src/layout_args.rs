@@ -89,7 +89,7 @@ impl ClusterArgs {
     /// The network, and devices of a node.
     pub fn read(&self, read: &mut Reader<'_>) -> Option<(&'static NetworkKind, u64)> {
         let per_node = read.flag_with("--devices-per-node", self.devices_per_node.as_deref(), some);
-        let network = read.take(network::find(self.network.as_deref().unwrap_or("infiniband-ndr")))?;
+        let network = read.take(network::find(self.network.as_deref().unwrap_or(network::USUAL)))?;
         Some((network, per_node.unwrap_or(8)))
     }
 }

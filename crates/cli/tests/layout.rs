@@ -116,6 +116,57 @@ fn plan_answers_for_the_layout_of_an_engine() {
     }
 }
 
+/// Each change that is said to be enough is: with its flags the command says that it fits, in as many bytes and as much time.
+#[test]
+fn changes_that_make_it_fit_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = [
+        "layout llama-3.1-70b --hw h100-sxm -n 64 --tp 4 --sp --pp 2 --dp 8 --zero 1 --micro-batch 2 --grad-accum 16",
+        "layout llama-3.1-405b --hw h100-sxm -n 64 --tp 8 --pp 8 --dp 1 --micro-batch 4 --grad-accum 16",
+        "ledger llama-3.1-8b --hw h100-sxm -n 8 --zero 1 --batch 4 --seq-len 8192",
+        "plan llama-3.1-8b --hw a100-80gb -n 2 --seq-len 16384 --batch 2",
+    ];
+    for words in rows {
+        let answer = |words: &str| -> (Option<i32>, serde_json::Value) {
+            let (code, out, err) = run(folder.path(), &format!("{words} --json"));
+            (code, serde_json::from_str(&out).unwrap_or_else(|error| panic!("{words}: {error}: {err}")))
+        };
+        let (code, json) = answer(words);
+        assert_eq!((code, &json["result"]["fits"]), (Some(1), &false.into()), "{words}");
+        let levers = json["result"]["levers"].as_array().expect("levers").clone();
+        assert!(levers.iter().any(|lever| lever["enough"] == true), "{words}: {levers:?}");
+        for lever in levers {
+            let (code, json) = answer(&with_flags(words, lever["flags"].as_str().expect("flags")));
+            assert_eq!(json["result"]["fits"], lever["enough"], "{words}: {lever}");
+            assert_eq!(code == Some(0), lever["enough"] == true, "{words}: {lever}");
+            let result = &json["result"];
+            if words.starts_with("layout") {
+                assert_eq!(result["estimate"]["device_bytes"], lever["peak_bytes_about"], "{words}: {lever}");
+                let untimed = lever["step_seconds"].is_null();
+                assert!(untimed || result["estimate"]["step_seconds"] == lever["step_seconds"], "{words}: {lever}");
+            } else {
+                let device = if words.starts_with("plan") { &result["ledger"]["device"] } else { &result["device"] };
+                // Communicators grow with the devices, which the change with more of them leaves out.
+                let more = lever["flags"].as_str().is_some_and(|flags| flags.contains("-n "));
+                assert!(more || device["total_bytes"] == lever["peak_bytes_about"], "{words}: {lever}");
+            }
+        }
+    }
+}
+
+/// A command line on which these flags take the place of those there.
+fn with_flags(words: &str, flags: &str) -> String {
+    let mut words: Vec<&str> = words.split(' ').collect();
+    let flags: Vec<&str> = flags.split(' ').collect();
+    for flag in flags.iter().filter(|word| word.starts_with('-')) {
+        if let Some(at) = words.iter().position(|word| word == flag) {
+            let value = usize::from(words.get(at + 1).is_some_and(|next| !next.starts_with('-')));
+            words.drain(at..=at + value);
+        }
+    }
+    [words, flags].concat().join(" ")
+}
+
 #[test]
 fn what_cannot_be_is_said_all_at_once() {
     let folder = tempfile::tempdir().expect("a folder");

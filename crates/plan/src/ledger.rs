@@ -13,6 +13,7 @@ use crate::blocks::Blocks;
 use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;
+use crate::levers::{self, Alone, Clock, Setup};
 use crate::model::{Model, pattern};
 use crate::on_device::OnDevice;
 use crate::phrase;
@@ -245,6 +246,13 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.blocks.extend(host_rows(&traced, request));
     report.inputs = inputs(model, request);
     report.result = result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request));
+    if !device.fits() {
+        let alone = Alone { model, request, clock: Clock::of(model, request) };
+        let found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
+        report.blocks.push(found.table().into());
+        report.result.insert("levers", found.value());
+        report.notes.extend(found.advice());
+    }
     report.warnings = model.step_warnings(&request.options);
     report.warnings.extend(warnings(request));
     report.warnings.extend(device.warning());

@@ -1,214 +1,364 @@
-//! What would free memory, each lever by tracing the step with it.
+//! What would free memory, and the smallest change that removes an out-of-memory: each change by tracing the run with it.
+//!
+//! One mechanism for a step on one device and for a layout with all its degrees: a [`Setup`] is changed one knob at a time, and
+//! a [`Measure`] says what each takes and how long its step is. What costs least device time comes first, what computes other
+//! numbers last. Where no change of one knob is enough, those of two are tried,
+//! the cheapest by their parts first; where none of these is, the cheapest are made one after the other.
 
-use nn::optim::{self, Implementation, OptimizerKind};
+pub mod change;
+pub mod measure;
+
 use nn::spec::ModelSpec;
-use nn::step::StepOptions;
-use nn::{HeadLoss, Objective, Offload, Profile, Recompute};
+use std::cmp::Ordering;
 use units::{Bytes, Diagnostics};
 
-use crate::blocks::Blocks;
-use crate::ledger::{Request, steady};
-use crate::model::trace;
-use crate::scaling;
-use crate::sharding::Sharding;
-use crate::timeline::Timeline;
+use crate::layout;
+use crate::ledger::Request;
+use crate::model::parameters;
+use crate::phrase;
+use crate::report::{Cell, Column, Phrase, Row, Table, Value};
+use change::{Change, Knob, changes};
+pub use change::{Setup, Words};
+pub use measure::{Alone, Clock, Divided, Measure, Own, Taken};
 
-/// Pieces that a chunked cross-entropy works in.
-const CHUNKS: u64 = 8;
-
-/// A change with the peak of the step that has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A change with what the run takes that has it.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lever {
     /// The flags that ask Napkin for it.
     pub flag: String,
     /// What it does, and what it costs.
     pub effect: String,
-    /// Peak of the program's own bytes with it, as [`scaling::peak`] estimates it.
-    pub peak: u64,
+    /// What it takes then.
+    pub taken: Taken,
+    /// Devices of the run that has it.
+    pub devices: u64,
+    /// Whether the run computes other numbers with it.
+    pub other_numbers: bool,
 }
 
-/// Levers of a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Changes of a run.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Levers {
-    /// Peak of the program's own bytes as it is.
-    pub now: u64,
-    /// What lowers it, the cheapest first.
+    /// What it takes as it is.
+    pub now: Taken,
+    /// Changes of one knob that lower the peak, the cheapest first.
     pub each: Vec<Lever>,
-    /// The fewest of the cheapest, together, that fit the budget where none alone does.
-    pub together: Option<Lever>,
+    /// The fewest changes together that are enough, where none alone is: pairs, the cheapest first, or one set of more.
+    pub together: Vec<Lever>,
+}
+
+/// Most pairs of changes that are enough and are shown.
+const MOST_PAIRS: usize = 3;
+
+/// Most changes that are made one after the other.
+const MOST_CHANGES: usize = 24;
+
+impl Lever {
+    fn of(measure: &dyn Measure, from: &Setup, change: &Change, taken: Taken) -> Self {
+        Self {
+            flag: from.flags(&change.setup, measure.words()),
+            effect: change.effect.to_owned(),
+            taken,
+            devices: change.setup.layout.devices(),
+            other_numbers: from.has_other_numbers(&change.setup),
+        }
+    }
+
+    /// Device-seconds of a step.
+    fn cost(&self) -> Option<f64> {
+        Some(self.taken.seconds? * self.devices as f64)
+    }
+
+    /// The one that costs less first, of those without a predicted time as they were; then those that change numbers.
+    fn cheaper(a: &Self, b: &Self) -> Ordering {
+        let cost = match (a.cost(), b.cost()) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => Ordering::Equal,
+        };
+        a.other_numbers.cmp(&b.other_numbers).then(cost)
+    }
 }
 
 impl Levers {
-    /// The cheapest that fits a budget.
-    pub fn enough(&self, budget: u64) -> Option<&Lever> {
-        self.each.iter().chain(&self.together).find(|lever| lever.peak <= budget)
+    /// The cheapest that is enough.
+    pub fn enough(&self) -> Option<&Lever> {
+        self.each.iter().chain(&self.together).find(|lever| lever.taken.fits)
     }
-}
 
-/// What a change changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Update,
-    Kernels,
-    Loss,
-    Sharding,
-    Recompute,
-    Batch,
-    Offload,
-}
+    /// All of them, the cheapest first.
+    pub fn all(&self) -> impl Iterator<Item = &Lever> {
+        self.each.iter().chain(&self.together)
+    }
 
-/// A change of the step or its layout.
-struct Change {
-    kind: Kind,
-    flag: String,
-    effect: &'static str,
-    options: StepOptions,
-    sharding: Sharding,
-}
-
-impl Change {
-    fn lever(self, spec: &ModelSpec, runtime: Bytes) -> Result<Lever, Diagnostics> {
-        let peak = scaling::peak(spec, &self.options, self.sharding, runtime)?;
-        Ok(Lever { flag: self.flag, effect: self.effect.to_owned(), peak })
-    }
-}
-
-/// Changes from the one that costs least to the one that costs most, each applied to `options` and `sharding` alone; of a
-/// kind, the last frees most.
-fn changes(spec: &ModelSpec, options: StepOptions, sharding: Sharding) -> Vec<Change> {
-    let mut out = Vec::new();
-    let mut push =
-        |kind, flag: String, effect, options, sharding| out.push(Change { kind, flag, effect, options, sharding });
-    let with = |kind, implementation| StepOptions { optimizer: OptimizerKind { kind, implementation }, ..options };
-    let rule = options.optimizer.kind;
-    if options.optimizer.implementation != Implementation::Fused {
-        let fused = with(rule, Implementation::Fused);
-        let flag = format!("--optimizer {}", fused.optimizer);
-        push(Kind::Update, flag, "one kernel, no temporaries of the update", fused, sharding);
-    }
-    let profile = |profile| StepOptions { profile, ..options };
-    if options.profile == Profile::HfEager && spec.has_sdpa {
-        let effect = "fused attention: scores are never stored; faster";
-        push(Kind::Kernels, "--profile hf-sdpa".to_owned(), effect, profile(Profile::HfSdpa), sharding);
-    }
-    if options.profile != Profile::Fused {
-        let effect = match options.profile {
-            Profile::HfEager => "fused attention, norms and loss",
-            _ => "fused norms, activation and loss",
-        };
-        push(Kind::Kernels, "--profile fused".to_owned(), effect, profile(Profile::Fused), sharding);
-    }
-    if options.objective.head == HeadLoss::Whole {
-        let head = HeadLoss::Chunked(CHUNKS);
-        let chunked = StepOptions { objective: Objective { head, ..options.objective }, ..options };
-        let effect = "logits in pieces, one after the other, head included";
-        push(Kind::Loss, format!("--loss {head}"), effect, chunked, sharding);
-    }
-    for zero in 1..=3 {
-        if sharding.dp > 1 && zero > sharding.zero {
-            let effect = match zero {
-                1 => "optimizer states are divided",
-                2 => "and gradients",
-                _ => "and weights, which are gathered for every block",
-            };
-            push(Kind::Sharding, format!("--zero {zero}"), effect, options, Sharding { zero, ..sharding });
+    /// For people. Where the run does not fit: what is enough, or else how far each change goes and what together is.
+    pub fn table(&self) -> Table {
+        let judged = !self.now.fits;
+        let timed = self.now.seconds.is_some() && self.all().any(|lever| lever.taken.seconds.is_some());
+        let mut columns = vec![Column::left(""), Column::right("peak, about"), Column::right("frees")];
+        if timed {
+            columns.push(Column::right("step"));
         }
+        if judged {
+            columns.push(Column::left("enough"));
+        }
+        let title = if judged { "changes that free memory, the cheapest first" } else { "levers, the cheapest first" };
+        let mut table = Table::new(title, columns);
+        for lever in self.all() {
+            let taken = lever.taken;
+            let mut cells: Vec<Cell> = vec![lever.flag.as_str().into(), Bytes(taken.bytes).into(), self.frees(lever)];
+            if timed {
+                let change = taken.seconds.zip(self.now.seconds).map(|(then, now)| Cell::Change(then / now - 1.0));
+                cells.push(change.unwrap_or(Cell::Empty));
+            }
+            if judged {
+                cells.push(if taken.fits { "yes" } else { "no" }.into());
+            }
+            table.rows.push(Row::new(cells).note(phrase![lever.effect.as_str()]));
+        }
+        table
     }
-    let recompute = |recompute| StepOptions { recompute, ..options };
-    if options.recompute == Recompute::None {
-        let selective = recompute(Recompute::Selective);
-        push(Kind::Recompute, "--recompute selective".to_owned(), "attention runs again", selective, sharding);
+
+    fn frees(&self, lever: &Lever) -> Cell {
+        Bytes(self.now.bytes.saturating_sub(lever.taken.bytes)).into()
     }
-    if matches!(rule, optim::Kind::Adam | optim::Kind::AdamW) {
-        let bytes = with(optim::Kind::Adam8bit, Implementation::Fused);
-        let flag = format!("--optimizer {}", bytes.optimizer.kind.name());
-        push(Kind::Update, flag, "states of one byte each", bytes, sharding);
+
+    /// For programs.
+    pub fn value(&self) -> Value {
+        let each = self.all().map(|lever| {
+            Value::map()
+                .with("flags", lever.flag.as_str())
+                .with("peak_bytes_about", lever.taken.bytes)
+                .with("frees_bytes_about", self.now.bytes.saturating_sub(lever.taken.bytes))
+                .with("step_seconds", lever.taken.seconds)
+                .with("devices", lever.devices)
+                .with("enough", lever.taken.fits)
+                .with("effect", lever.effect.as_str())
+        });
+        Value::List(each.collect())
     }
-    if options.batch > 1 {
-        let batch = options.batch / 2;
-        let half = StepOptions { batch, ..options };
-        push(Kind::Batch, format!("--batch {batch}"), "with twice the accumulation, the same update", half, sharding);
+
+    /// What to do, where the run does not fit.
+    pub fn advice(&self) -> Option<Phrase> {
+        (!self.now.fits).then(|| match self.enough() {
+            Some(lever) => phrase!["the cheapest that is enough: ", lever.flag.as_str()],
+            None => phrase!["nothing here is enough: more devices, or a smaller model"],
+        })
     }
-    if options.recompute != Recompute::Full {
-        let effect = "a third more arithmetic in the blocks";
-        push(Kind::Recompute, "--recompute full".to_owned(), effect, recompute(Recompute::Full), sharding);
-    }
-    if !options.offload.optimizer {
-        let offload = Offload { optimizer: true, ..options.offload };
-        let effect = "states and update on the host: slow";
-        push(Kind::Offload, format!("--offload {offload}"), effect, StepOptions { offload, ..options }, sharding);
-    }
-    out
 }
 
-/// The strongest change of each kind with its peak, `runtime` included, the lowest peak first.
+/// Changes of a run that lower what it takes; where it does not fit, also those together that make it fit.
 ///
 /// # Errors
-/// As [`trace`].
-pub fn strongest(spec: &ModelSpec, request: &Request<'_>) -> Result<Vec<Lever>, Diagnostics> {
-    let mut last: Vec<Change> = Vec::new();
-    for change in changes(spec, request.options, request.sharding) {
-        last.retain(|known| known.kind != change.kind);
-        last.push(change);
+/// If the run as it is cannot be traced.
+pub fn find(measure: &dyn Measure, from: &Setup) -> Result<Levers, Diagnostics> {
+    let now = measure.measure(from)?;
+    let mut turned = Vec::new();
+    for change in changes(measure.spec(), from, measure.words()) {
+        let Some(taken) = take(measure, &change.setup) else { continue };
+        // Less than a thousandth is no lever.
+        if taken.bytes < now.bytes - now.bytes / 1000 {
+            turned.push((Lever::of(measure, from, &change, taken), change));
+        }
     }
-    let levers = last.into_iter().map(|change| change.lever(spec, request.runtime));
-    let mut levers = levers.collect::<Result<Vec<Lever>, _>>()?;
-    levers.sort_by_key(|lever| lever.peak);
+    turned.sort_by(|(a, _), (b, _)| Lever::cheaper(a, b));
+    let mut levers =
+        Levers { now, each: turned.iter().map(|(lever, _)| lever.clone()).collect(), together: Vec::new() };
+    if !now.fits && levers.enough().is_none() {
+        levers.together = pairs(measure, from, now, &turned);
+        if levers.together.is_empty() {
+            levers.together.extend(along(measure, from, now.bytes));
+        }
+    }
     Ok(levers)
 }
 
-/// Levers of a step, and whether the cheapest of them together fit `budget`, in bytes of the program's own.
-///
-/// # Errors
-/// As [`trace`].
-pub fn levers(spec: &ModelSpec, request: &Request<'_>, budget: Option<u64>) -> Result<Levers, Diagnostics> {
-    // The steady state decides: what the first step lacks, the second has.
-    let options = StepOptions { steps: 1, warm: true, ..request.options };
-    let sharding = request.sharding;
-    let phases = Timeline::of(&trace(spec, &options)?, &options, sharding, Blocks::of(&spec.names)).phases;
-    let now = phases[steady(&phases)].iter().map(|phase| phase.peak_bytes).max().unwrap_or(0);
-    let levers = changes(spec, options, sharding).into_iter().map(|change| change.lever(spec, Bytes::ZERO));
-    let mut each = levers.collect::<Result<Vec<Lever>, _>>()?;
-    // Less than a thousandth is no lever.
-    each.retain(|lever| lever.peak < now - now / 1000);
-    let mut out = Levers { now, each, together: None };
-    if let Some(budget) = budget.filter(|budget| now > *budget && out.enough(*budget).is_none()) {
-        out.together = together(spec, options, sharding, budget, now)?;
+/// What a set-up takes; nothing if it is not legal or cannot be traced.
+fn take(measure: &dyn Measure, setup: &Setup) -> Option<Taken> {
+    // A step on one device has no degrees that could be illegal, and models of all kinds.
+    if measure.words() == Words::Layout {
+        layout::check(&setup.layout, measure.spec(), setup.step.seq_len, None).ok()?;
     }
-    Ok(out)
+    measure.measure(setup).ok()
 }
 
-/// Applies the changes one after the other, cheapest first, until the step fits.
-fn together(
-    spec: &ModelSpec,
-    mut options: StepOptions,
-    mut sharding: Sharding,
-    budget: u64,
-    mut best: u64,
-) -> Result<Option<Lever>, Diagnostics> {
-    let mut flags: Vec<(Kind, String)> = Vec::new();
-    // Each round takes the cheapest change not yet made that lowers the peak; the batch can be halved more than once.
-    for _ in 0..MOST_CHANGES {
-        let mut made = None;
-        for change in changes(spec, options, sharding) {
-            let peak = scaling::peak(spec, &change.options, change.sharding, Bytes::ZERO)?;
-            if peak < best {
-                made = Some((change, peak));
-                break;
+/// Whether parameters, gradients and states alone leave room.
+fn has_room(measure: &dyn Measure, setup: &Setup, parameters: u64) -> bool {
+    measure.room().is_none_or(|room| setup.least(parameters).get() <= room)
+}
+
+/// Parameters of a model, where all of them are trained.
+fn trained(spec: &ModelSpec) -> u64 {
+    if !spec.tuning.is_plain() {
+        return 0;
+    }
+    parameters(spec).map_or(0, |all| all.iter().map(|param| param.elements).sum())
+}
+
+/// Pairs of knobs that are enough, the cheapest first.
+fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Change)]) -> Vec<Lever> {
+    let (spec, words) = (measure.spec(), measure.words());
+    let parameters = trained(spec);
+    let mut waiting = Vec::new();
+    for (first, change) in turned {
+        for second in changes(spec, &change.setup, words).into_iter().filter(|second| second.knob > change.knob) {
+            // Cost by parts: what is longer by each alone is longer by both.
+            let alone = |knob: Knob, effect| {
+                turned.iter().find(|(_, one)| one.knob == knob && one.effect == effect).and_then(|(one, _)| one.cost())
+            };
+            let cost = first.cost().zip(alone(second.knob, second.effect)).zip(now.seconds);
+            let cost = cost.map_or(f64::INFINITY, |((a, b), now)| a * b / now);
+            if has_room(measure, &second.setup, parameters) {
+                waiting.push(((from.has_other_numbers(&second.setup), cost), change.effect, second));
             }
         }
-        let Some((change, peak)) = made else { return Ok(None) };
-        (options, sharding, best) = (change.options, change.sharding, peak);
-        flags.retain(|(kind, _)| *kind != change.kind);
-        flags.push((change.kind, change.flag));
-        if best <= budget {
-            let effect = "the cheapest, one after the other".to_owned();
-            let flags: Vec<String> = flags.into_iter().map(|(_, flag)| flag).collect();
-            return Ok(Some(Lever { flag: flags.join(" "), effect, peak: best }));
+    }
+    waiting.sort_by(|((a, cost), ..), ((b, other), ..)| a.cmp(b).then(cost.total_cmp(other)));
+    let mut found = Vec::new();
+    for (_, effect, second) in waiting {
+        let Some(taken) = take(measure, &second.setup).filter(|taken| taken.fits) else { continue };
+        let lever = Lever::of(measure, from, &second, taken);
+        found.push(Lever { effect: format!("{effect}; {}", lever.effect), ..lever });
+        if found.len() == MOST_PAIRS {
+            break;
         }
     }
-    Ok(None)
+    found.sort_by(Lever::cheaper);
+    found
 }
 
-/// Most changes that are made together.
-const MOST_CHANGES: usize = 24;
+/// Makes changes one after the other, the cheapest by rule first, until the run fits.
+fn along(measure: &dyn Measure, from: &Setup, mut best: u64) -> Option<Lever> {
+    let (spec, words) = (measure.spec(), measure.words());
+    let mut setup = from.clone();
+    // Each round takes the cheapest change that lowers the peak; the batch can be halved more than once.
+    for _ in 0..MOST_CHANGES {
+        let lower = |change: Change| take(measure, &change.setup).filter(|t| t.bytes < best).map(|t| (change, t));
+        let (change, taken) = changes(spec, &setup, words).into_iter().find_map(lower)?;
+        if taken.fits {
+            let lever = Lever::of(measure, from, &change, taken);
+            return Some(Lever { effect: "the cheapest, one after the other".to_owned(), ..lever });
+        }
+        (setup, best) = (change.setup, taken.bytes);
+    }
+    None
+}
+
+/// The strongest change of each knob of a step, runtime included, the lowest peak first.
+///
+/// # Errors
+/// If the step cannot be traced.
+pub fn strongest(spec: &ModelSpec, request: &Request<'_>) -> Result<Levers, Diagnostics> {
+    let from = Setup::alone(&request.options, request.sharding);
+    let own = Own { spec, runtime: request.runtime, budget: None, clock: Clock::none() };
+    let mut last: Vec<Change> = Vec::new();
+    for change in changes(spec, &from, Words::Step) {
+        last.retain(|known| known.knob != change.knob);
+        last.push(change);
+    }
+    let now = own.measure(&from)?;
+    let mut each = Vec::new();
+    for change in last {
+        let taken = own.measure(&change.setup)?;
+        if taken.bytes < now.bytes {
+            each.push(Lever::of(&own, &from, &change, taken));
+        }
+    }
+    each.sort_by_key(|lever| lever.taken.bytes);
+    Ok(Levers { now, each, together: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::presets;
+    use nn::step::{Precision, StepOptions};
+    use nn::{Profile, Recompute};
+
+    /// Takes bytes and seconds that follow from a set-up by a rule of the test.
+    struct Ruled {
+        model: Model,
+        room: u64,
+        rule: fn(&Setup) -> (u64, f64),
+        words: Words,
+    }
+
+    impl Measure for Ruled {
+        fn spec(&self) -> &ModelSpec {
+            &self.model.spec
+        }
+
+        fn words(&self) -> Words {
+            self.words
+        }
+
+        fn room(&self) -> Option<u64> {
+            None
+        }
+
+        fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
+            let (bytes, seconds) = (self.rule)(setup);
+            Ok(Taken { bytes, fits: bytes <= self.room, seconds: Some(seconds) })
+        }
+    }
+
+    /// 64 for activations, shared by tp and micro-batch and an eighth of it under full recomputation, which takes a third more
+    /// time; 32 for states, shared by ZeRO and halved by other formats.
+    fn rule(setup: &Setup) -> (u64, f64) {
+        let l = &setup.layout;
+        let full = l.recompute == Recompute::Full;
+        let activations = 16 * l.micro_batch / l.tp / if full { 8 } else { 1 };
+        let states =
+            32 / if l.zero > 0 { l.dp } else { 1 } / if setup.step.precision == Precision::Bf16Pure { 2 } else { 1 };
+        let seconds = if full { 4.0 } else { 3.0 } * 4.0 / l.micro_batch as f64 + if l.zero > 0 { 0.5 } else { 0.0 };
+        (activations + states, seconds)
+    }
+
+    fn ruled(room: u64) -> Levers {
+        let (name, text) = presets::find("llama-3.1-8b").unwrap();
+        let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+        let step = StepOptions::usual(1024, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let layout = layout::Layout { dp: 2, micro_batch: 4, ..layout::Layout::default() };
+        find(&Ruled { model, room, rule, words: Words::Layout }, &Setup { layout, step }).unwrap()
+    }
+
+    fn flags(levers: &[Lever]) -> Vec<&str> {
+        levers.iter().map(|lever| lever.flag.as_str()).collect()
+    }
+
+    #[test]
+    fn one_knob_is_enough_before_two_are_tried() {
+        let levers = ruled(60);
+        assert_eq!((levers.now.bytes, levers.now.fits), (96, false));
+        assert!(levers.together.is_empty());
+        // Half the replicas on twice the ranks cost nothing by the rule; other numbers come last, though they cost nothing either.
+        let enough: Vec<&Lever> = levers.each.iter().filter(|lever| lever.taken.fits).collect();
+        assert_eq!(enough.iter().map(|lever| lever.flag.as_str()).collect::<Vec<_>>(), ["--recompute full"]);
+        assert_eq!(levers.enough().unwrap().taken, Taken { bytes: 40, fits: true, seconds: Some(4.0) });
+        assert_eq!(flags(&levers.each).first(), Some(&"--tp 2 --sp --dp 1 --grad-accum 2"));
+        assert_eq!(flags(&levers.each).last(), Some(&"--precision bf16-pure"));
+        let timed: Vec<f64> = levers.each.iter().filter(|one| !one.other_numbers).filter_map(Lever::cost).collect();
+        assert!(timed.is_sorted(), "{timed:?}");
+    }
+
+    #[test]
+    fn two_knobs_where_one_is_not_enough() {
+        let levers = ruled(24);
+        assert!(levers.each.iter().all(|lever| !lever.taken.fits));
+        assert_eq!(flags(&levers.together)[0], "--zero 1 --recompute full");
+        assert_eq!(levers.together[0].taken, Taken { bytes: 24, fits: true, seconds: Some(4.5) });
+        assert!(levers.together.iter().all(|lever| lever.taken.fits) && levers.together.len() <= MOST_PAIRS);
+        assert_eq!(levers.enough(), levers.together.first());
+    }
+
+    #[test]
+    fn more_than_two_where_no_pair_is_enough() {
+        let levers = ruled(17);
+        assert_eq!(levers.together.len(), 1);
+        assert!(levers.together[0].taken.fits && levers.together[0].flag.split(" --").count() > 2);
+        assert_eq!(ruled(0).enough(), None);
+        assert_eq!(ruled(96).together, []);
+    }
+}

@@ -15,7 +15,7 @@ use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
 use crate::inference::cache::{Cache, WIDTH};
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
-use crate::levers::{self, Lever};
+use crate::levers::{self, Alone, Clock, Lever, Levers, Measure, Setup};
 use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::params::Counts;
@@ -81,9 +81,9 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
     }
-    let levers = largest_levers(model, request, &ledger, &device, capacity)?;
-    if !levers.is_empty() {
-        report.blocks.push(lever_table(&levers, &ledger).into());
+    let levers = levers_of(model, request, &device, capacity)?;
+    if levers.all().next().is_some() {
+        report.blocks.push(lever_table(&levers).into());
     }
     report.inputs =
         ledger::inputs(model, request).with("hardware", question.fleet.inputs()).with("tokens", question.tokens);
@@ -102,7 +102,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
                 .with("recompute_matmul", flops.recompute.matmul),
         )
         .with("ledger", ledger::result(&ledger, &device, &traced.trace, request))
-        .with("levers", Value::List(levers.iter().map(|lever| lever_value(lever, &ledger)).collect()))
+        .with("levers", levers.value())
         .with("time", time.as_ref().map_or(Value::Null, |t| t.result.clone()));
     report.charts = charts(question, &ledger, &device, &traced, &work, request);
     report.warnings = model.step_warnings(&request.options);
@@ -251,75 +251,60 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, device: &OnDevice, capacity
     table
 }
 
-/// The changes that move the peak most, most first.
-fn largest_levers(
-    model: &Model,
-    request: &Request<'_>,
-    now: &Ledger,
-    device: &OnDevice,
-    capacity: Bytes,
-) -> Result<Vec<Lever>, Diagnostics> {
-    let (options, sharding) = (request.options, request.sharding);
-    let peak = |options: &StepOptions, sharding| scaling::peak(&model.spec, options, sharding, request.runtime);
-    let mut all = levers::strongest(&model.spec, request)?;
-    let full = StepOptions { recompute: Recompute::Full, ..options };
-    if !device.fits() {
-        // The fewest devices, in powers of two, on which it fits: as it is, or else with everything recomputed. The allocator
-        // takes more than the estimate.
-        let least = |options: &StepOptions| -> Result<Option<u64>, Diagnostics> {
-            let fits = |dp| peak(options, Sharding::new(3, dp)).map(|bytes| bytes <= capacity.get());
-            let (mut low, mut high) = (sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
-            while low < high {
-                let middle = low.midpoint(high);
-                if fits(1 << middle)? { high = middle } else { low = middle + 1 }
-            }
-            if low > MOST_DEVICES {
-                return Ok(None);
-            }
-            let traced = model.trace(options)?;
-            let really = |power: &u32| {
-                let sharding = Sharding::new(3, 1 << power);
-                let request = Request { options: *options, sharding, ..request.clone() };
-                let ledger = Ledger::of(&traced, options, sharding, &model.spec.names, request.runtime);
-                OnDevice::of(model, &traced, &ledger, &request).fits()
-            };
-            Ok((low..=MOST_DEVICES).find(really).map(|power| 1 << power))
-        };
-        let found = match least(&options)? {
-            Some(dp) => Some((dp, "", options)),
-            None => least(&full)?.map(|dp| (dp, " --recompute full", full)),
-        };
-        if let Some((dp, more, options)) = found {
-            let effect = "the fewest on which it fits, in powers of two".to_owned();
-            let peak = peak(&options, Sharding::new(3, dp))?;
-            all.push(Lever { flag: format!("-n {dp} --zero 3{more}"), effect, peak });
-        }
+/// The changes that move the peak most, most first; where the step does not fit, those that make it fit, the cheapest first.
+fn levers_of(model: &Model, request: &Request<'_>, device: &OnDevice, capacity: Bytes) -> Result<Levers, Diagnostics> {
+    if device.fits() {
+        return levers::strongest(&model.spec, request);
     }
-    all.retain(|lever| lever.peak < now.peak_bytes);
-    all.sort_by_key(|lever| lever.peak);
-    Ok(all)
+    let alone = Alone { model, request, clock: Clock::of(model, request) };
+    let mut found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
+    found.together.extend(more_devices(&alone, capacity)?);
+    Ok(found)
+}
+
+/// The fewest devices, in powers of two, on which a step fits: as it is, or else with everything recomputed.
+fn more_devices(alone: &Alone<'_>, capacity: Bytes) -> Result<Option<Lever>, Diagnostics> {
+    let (model, request) = (alone.model, alone.request);
+    let on = |options: &StepOptions, dp| Setup::alone(options, Sharding::new(3, dp));
+    // The allocator takes more than the estimate.
+    let least = |options: &StepOptions| -> Result<Option<u64>, Diagnostics> {
+        let about = |dp| scaling::peak(&model.spec, options, Sharding::new(3, dp), request.runtime);
+        let fits = |dp| about(dp).map(|bytes| bytes <= capacity.get());
+        let (mut low, mut high) = (request.sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
+        while low < high {
+            let middle = low.midpoint(high);
+            if fits(1 << middle)? { high = middle } else { low = middle + 1 }
+        }
+        let really = |power: &u32| alone.measure(&on(options, 1 << power)).is_ok_and(|taken| taken.fits);
+        Ok((low..=MOST_DEVICES).find(really).map(|power| 1 << power))
+    };
+    let full = StepOptions { recompute: Recompute::Full, ..request.options };
+    let found = match least(&request.options)? {
+        Some(dp) => Some((dp, "", request.options)),
+        None => least(&full)?.map(|dp| (dp, " --recompute full", full)),
+    };
+    let Some((dp, more, options)) = found else { return Ok(None) };
+    Ok(Some(Lever {
+        flag: format!("-n {dp} --zero 3{more}"),
+        effect: "the fewest on which it fits, in powers of two, each with as many sequences".to_owned(),
+        taken: alone.measure(&on(&options, dp))?,
+        devices: dp,
+        other_numbers: false,
+    }))
 }
 
 /// Power of two of the most devices that are tried.
 const MOST_DEVICES: u32 = 16;
 
-fn lever_table(levers: &[Lever], now: &Ledger) -> Table {
+fn lever_table(levers: &Levers) -> Table {
+    if !levers.now.fits {
+        return levers.table();
+    }
     let mut table = Table::new("largest levers", [Column::left(""), Column::right("about"), Column::right("")]);
-    for lever in levers {
-        let cells = [lever.flag.as_str().into(), Bytes(lever.peak).into(), Cell::BytesChange(change(lever, now))];
+    for lever in &levers.each {
+        let change = i128::from(lever.taken.bytes) - i128::from(levers.now.bytes);
+        let cells = [lever.flag.as_str().into(), Bytes(lever.taken.bytes).into(), Cell::BytesChange(change)];
         table.rows.push(Row::new(cells).note(lever.effect.as_str()));
     }
     table
-}
-
-fn lever_value(lever: &Lever, now: &Ledger) -> Value {
-    Value::map()
-        .with("flags", lever.flag.as_str())
-        .with("peak_bytes_about", lever.peak)
-        .with("change_bytes_about", change(lever, now))
-        .with("effect", lever.effect.as_str())
-}
-
-fn change(lever: &Lever, now: &Ledger) -> i128 {
-    i128::from(lever.peak) - i128::from(now.peak_bytes)
 }

@@ -2,8 +2,9 @@
 
 use clap::Args;
 use nn::offload::Offload;
+use nn::optim::OptimizerKind;
 use nn::step::{Precision, StepOptions};
-use nn::{Profile, Recompute};
+use nn::{HeadLoss, Objective, Profile, Recompute};
 use plan::cluster::network::NetworkKind;
 use plan::handover::{self, Engine, Export, Run, Taken};
 use plan::hardware::Hardware;
@@ -61,6 +62,12 @@ pub struct Layout {
     /// the engine usually trains in]
     #[arg(long, value_name = "RECIPE")]
     pub precision: Option<String>,
+    /// adamw, adam-8bit, muon, lion, ... [default: adamw]
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// How head and loss run: whole, fused, parallel or chunked:8 [default: whole]
+    #[arg(long, value_name = "FORM")]
+    pub loss: Option<String>,
     /// How the run is divided; what is given holds before what a file says
     #[command(flatten)]
     pub degrees: Degrees,
@@ -135,6 +142,8 @@ struct Question {
     steps: Option<u64>,
     seq_len: (u64, Origin),
     precision: (Precision, Origin),
+    optimizer: Option<OptimizerKind>,
+    loss: HeadLoss,
     /// Whose configuration is written.
     engine: Option<Engine>,
     /// Whose configuration was read.
@@ -154,7 +163,9 @@ impl Question {
     /// The run on the device that is named, if one is.
     fn run(&self) -> Result<Option<Measured<'_>>, Diagnostics> {
         let Some(hardware) = &self.hardware else { return Ok(None) };
-        let step = StepOptions::usual(self.seq_len.0, Profile::Fused, self.precision.0);
+        let usual = StepOptions::usual(self.seq_len.0, Profile::Fused, self.precision.0);
+        let objective = Objective { head: self.loss, ..usual.objective };
+        let step = StepOptions { objective, optimizer: self.optimizer.unwrap_or(usual.optimizer), ..usual };
         let cluster = Cluster { hardware, per_node: self.devices_per_node, network: self.network };
         Measured::new(&self.model, step, Some(self.engine.or(self.from).unwrap_or(Engine::Megatron)), cluster).map(Some)
     }
@@ -239,6 +250,8 @@ impl Layout {
         let steps = read.flag_with("--steps", self.steps.as_deref(), some);
         let seq_len = read.flag_with("--seq-len", self.seq_len.as_deref(), some);
         let precision = word::<Precision>(&mut read, "--precision", self.precision.as_deref());
+        let optimizer = word::<OptimizerKind>(&mut read, "--optimizer", self.optimizer.as_deref());
+        let loss = word::<HeadLoss>(&mut read, "--loss", self.loss.as_deref());
         let engine = word::<Engine>(&mut read, "--export", self.export.as_deref());
         let hardware = read.hardware(self.hw.as_deref());
         let cluster = self.cluster.read(&mut read);
@@ -259,7 +272,8 @@ impl Layout {
             read.no_effect(&idle, why);
         }
         if self.hw.is_none() {
-            read.no_effect(&self.cluster.given()[..1], "no device is named by --hw");
+            let idle = [("--optimizer", self.optimizer.is_some()), ("--loss", self.loss.is_some())];
+            read.no_effect(&[&self.cluster.given()[..1], &idle].concat(), "no device is named by --hw");
         }
         let taken = self.from.read(&mut read, model.as_ref(), devices);
         let layout = self.degrees.read(&mut read, taken.as_ref(), devices);
@@ -275,6 +289,8 @@ impl Layout {
             steps,
             seq_len: first(seq_len, taken.as_ref().and_then(|taken| taken.seq_len), longest),
             precision: first(precision, taken.as_ref().and_then(|taken| taken.precision), usual),
+            optimizer,
+            loss: loss.unwrap_or_default(),
             engine,
             from: self.from.engine(),
             network,

@@ -94,6 +94,9 @@ fn read(text: &str) -> Result<Vec<NetworkKind>, String> {
         .collect()
 }
 
+/// The network between nodes where nobody says which.
+pub const USUAL: &str = "infiniband-ndr";
+
 /// The network of that name or alias; case, spaces and underscores do not matter.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use super::estimate::{Estimate, Run};
 use super::search::{Found, Limit, Wanted, loses_by, pareto, search};
 use crate::cluster::step::StepTime;
 use crate::hardware::Hardware;
+use crate::levers::{self, Divided, Setup};
 use crate::phrase;
 use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value, Verdict};
 
@@ -31,8 +32,24 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
     report.blocks.push(time(&estimate).into());
     report.result.insert("estimate", value(&estimate));
     report.result.insert("fits", fits);
+    if !fits {
+        changes(report, run, layout)?;
+    }
     report.assumptions.extend(assumptions(run));
     Ok(estimate)
+}
+
+/// Says which changes make a layout fit that does not.
+///
+/// # Errors
+/// If it cannot be traced.
+pub(crate) fn changes(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<(), Diagnostics> {
+    let from = Setup { layout: layout.clone(), step: run.step };
+    let found = levers::find(&Divided { run }, &from)?;
+    report.blocks.push(found.table().into());
+    report.result.insert("levers", found.value());
+    report.notes.extend(found.advice());
+    Ok(())
 }
 
 /// Memory of the ranks that differ.

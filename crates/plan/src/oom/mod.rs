@@ -22,7 +22,7 @@ use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 use crate::blocks::Blocks;
 use crate::evidence::Sum;
 use crate::ledger;
-use crate::levers::{self, Levers};
+use crate::levers::{self, Clock, Levers, Own, Setup};
 use crate::model::{Model, trace};
 use crate::phrase;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
@@ -95,7 +95,8 @@ impl Request<'_> {
         }
         let products = backwards::tokens(spec, options, &message.request, message.segments());
         let budget = self.budget(request);
-        let levers = levers::levers(spec, request, budget)?;
+        let own = Own { spec, runtime: Bytes::ZERO, budget, clock: Clock::of(model, request) };
+        let levers = levers::find(&own, &Setup::alone(options, request.sharding))?;
 
         let mut report = headline(&message.request, &found, &buffers);
         self.books(&mut report);
@@ -120,11 +121,11 @@ impl Request<'_> {
         }
         report.blocks.push(memory_block(&levers, budget, self, request));
         if !levers.each.is_empty() {
-            report.blocks.push(lever_table(&levers, budget).into());
+            report.blocks.push(levers.table().into());
         }
         self.remarks(&mut report);
         report.notes.extend(advice(&levers, budget));
-        if self.is_fragmented() == Some(true) && budget.is_some_and(|budget| levers.now > budget) {
+        if self.is_fragmented() == Some(true) && budget.is_some_and(|budget| levers.now.bytes > budget) {
             report
                 .notes
                 .push(phrase!["expandable segments alone let this tensor in, and the step fails at a later one"]);
@@ -134,16 +135,9 @@ impl Request<'_> {
         report.result.insert("tensors", Value::List(found.iter().map(tensor_value).collect()));
         report.result.insert("buffers", Value::List(buffers.iter().map(buffer_value).collect()));
         report.result.insert("products", Value::List(products.iter().map(product_value).collect()));
-        report.result.insert("peak_bytes", levers.now);
+        report.result.insert("peak_bytes", levers.now.bytes);
         report.result.insert("budget_bytes", budget);
-        let each = levers.each.iter().chain(&levers.together).map(|lever| {
-            Value::map()
-                .with("flags", lever.flag.as_str())
-                .with("peak_bytes_about", lever.peak)
-                .with("frees_bytes_about", levers.now - lever.peak)
-                .with("enough", budget.map(|budget| lever.peak <= budget))
-        });
-        report.result.insert("levers", Value::List(each.collect()));
+        report.result.insert("levers", levers.value());
         report.warnings.extend(model.step_warnings(options));
         report.derivations.extend(found.first().map(|tensor| {
             let mut sum = Sum::default();
@@ -358,7 +352,7 @@ fn product_table(title: &str, products: &[Product]) -> Table {
 /// The predicted peak against what the device has.
 fn memory_block(levers: &Levers, budget: Option<u64>, of: &Request<'_>, request: &ledger::Request<'_>) -> Block {
     let mut rows =
-        vec![KeyValue::new("predicted peak", Bytes(levers.now)).note(phrase!["of this step, in steady state"])];
+        vec![KeyValue::new("predicted peak", Bytes(levers.now.bytes)).note(phrase!["of this step, in steady state"])];
     if let Some(allocated) = of.message.allocated.as_ref() {
         let sum = Bytes(allocated.bytes.saturating_add(of.message.request.bytes));
         rows.push(KeyValue::new("at the failure", sum).note(phrase!["live tensors and the request"]));
@@ -370,42 +364,22 @@ fn memory_block(levers: &Levers, budget: Option<u64>, of: &Request<'_>, request:
             None => Phrase::default(),
         };
         rows.push(KeyValue::new("there is room for", Bytes(budget)).note(from));
-        if levers.now > budget {
-            rows.push(KeyValue::new("has to go", Bytes(levers.now - budget)));
+        if levers.now.bytes > budget {
+            rows.push(KeyValue::new("has to go", Bytes(levers.now.bytes - budget)));
         }
     }
     Block::key_values("the step", rows)
 }
 
-fn lever_table(levers: &Levers, budget: Option<u64>) -> Table {
-    let mut columns = vec![Column::left(""), Column::right("peak, about"), Column::right("frees")];
-    if budget.is_some() {
-        columns.push(Column::left("enough"));
-    }
-    let mut table = Table::new("levers, the cheapest first", columns);
-    for lever in levers.each.iter().chain(&levers.together) {
-        let mut cells: Vec<Cell> =
-            vec![lever.flag.as_str().into(), Bytes(lever.peak).into(), Bytes(levers.now - lever.peak).into()];
-        if let Some(budget) = budget {
-            cells.push(if lever.peak <= budget { "yes" } else { "no" }.into());
-        }
-        table.rows.push(Row::new(cells).note(phrase![lever.effect.as_str()]));
-    }
-    table
-}
-
 fn advice(levers: &Levers, budget: Option<u64>) -> Option<Phrase> {
-    let budget = budget?;
-    if levers.now <= budget {
+    if levers.now.fits {
+        budget?;
         return Some(phrase![
             "this step fits as it is predicted: the run differs in batch, sequence, implementation or optimizer, or the ",
             "memory is fragmented or held by something else"
         ]);
     }
-    Some(match levers.enough(budget) {
-        Some(lever) => phrase!["the cheapest that is enough: ", lever.flag.as_str()],
-        None => phrase!["nothing here is enough on this device: more devices with --zero 3, or a smaller model"],
-    })
+    levers.advice()
 }
 
 /// Tensors of that size in the other implementations of the step, of which a few blocks are enough.

@@ -82,6 +82,9 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
         .with("layout", words::result(layout, &layout.blocks_of(model.spec.depth() as u64), run.step.seq_len))
         .with("estimate", answer::value(&estimate))
         .with("time", time.as_ref().map_or(Value::Null, |time| time.result.clone()));
+    if !fits {
+        answer::changes(&mut report, run, layout)?;
+    }
     report.inputs =
         Value::map().with("model", model.inputs()).with("hardware", fleet.inputs()).with("tokens", question.tokens);
     report.assumptions = said.assumptions;

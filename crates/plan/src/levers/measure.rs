@@ -1,0 +1,178 @@
+//! What a set-up takes, by tracing it: the program's own bytes, those of one device with its allocator, or those of the
+//! fullest rank of a layout.
+
+use nn::spec::ModelSpec;
+use nn::step::StepOptions;
+use units::{Bytes, Diagnostics};
+
+use super::change::{Setup, Words};
+use crate::cluster::network;
+use crate::layout::estimate::{Cluster, Run};
+use crate::ledger::{self, Request};
+use crate::model::Model;
+use crate::on_device::OnDevice;
+use crate::scaling;
+
+/// What a set-up takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Taken {
+    /// Bytes of the device.
+    pub bytes: u64,
+    /// Whether there is room for them.
+    pub fits: bool,
+    /// Predicted seconds of a step, where they can be.
+    pub seconds: Option<f64>,
+}
+
+/// A way to look at set-ups.
+pub trait Measure {
+    /// The model.
+    fn spec(&self) -> &ModelSpec;
+    /// Whose flags say the set-ups.
+    fn words(&self) -> Words;
+    /// Bytes there is room for, where that is known.
+    fn room(&self) -> Option<u64>;
+    /// What a set-up takes.
+    ///
+    /// # Errors
+    /// If it cannot be traced.
+    fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics>;
+}
+
+/// The program's own bytes on one device, estimated from short traces.
+#[derive(Debug)]
+pub struct Own<'a> {
+    /// The model.
+    pub spec: &'a ModelSpec,
+    /// Bytes outside of the program that count as well.
+    pub runtime: Bytes,
+    /// Bytes there is room for.
+    pub budget: Option<u64>,
+    /// The time of its steps.
+    pub clock: Clock<'a>,
+}
+
+/// One device with its allocator, traced whole.
+#[derive(Debug)]
+pub struct Alone<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The question that does not fit.
+    pub request: &'a Request<'a>,
+    /// The time of its steps.
+    pub clock: Clock<'a>,
+}
+
+/// The fullest rank of a layout.
+#[derive(Debug)]
+pub struct Divided<'a> {
+    /// The run.
+    pub run: &'a Run<'a>,
+}
+
+/// Predicts the time of steps, where the device is known.
+#[derive(Debug)]
+pub struct Clock<'a>(Option<Run<'a>>);
+
+impl<'a> Clock<'a> {
+    /// For steps of a model on the device of a question.
+    pub fn of(model: &'a Model, request: &Request<'a>) -> Self {
+        let run = || {
+            let hardware = request.hardware?;
+            let network = network::find(network::USUAL).ok()?;
+            let cluster = Cluster { hardware, per_node: PER_NODE, network };
+            let step = StepOptions { steps: 1, warm: true, ..request.options };
+            Run::new(model, step, None, cluster).ok()
+        };
+        Self(run())
+    }
+
+    /// Where no time is asked for.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    fn seconds(&self, setup: &Setup) -> Option<f64> {
+        self.0.as_ref().and_then(|run| seconds(run, setup))
+    }
+}
+
+/// Devices of a node where nobody says how many.
+const PER_NODE: u64 = 8;
+
+/// A run whose step is that of a set-up.
+fn with<'a>(run: &Run<'a>, setup: &Setup) -> Run<'a> {
+    Run { step: StepOptions { steps: 1, warm: true, ..setup.step }, ..*run }
+}
+
+/// Seconds of a step. What goes to the host and back has no time in the model of it.
+fn seconds(run: &Run<'_>, setup: &Setup) -> Option<f64> {
+    let run = with(run, setup);
+    let traces = (!setup.layout.offload.is_any()).then(|| run.traces(&setup.layout).ok())??;
+    Some(run.estimate(&setup.layout, &traces).ok()?.time.seconds())
+}
+
+impl Measure for Own<'_> {
+    fn spec(&self) -> &ModelSpec {
+        self.spec
+    }
+
+    fn words(&self) -> Words {
+        Words::Step
+    }
+
+    fn room(&self) -> Option<u64> {
+        self.budget
+    }
+
+    fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
+        // The steady state decides: what the first step lacks, the second has.
+        let options = StepOptions { steps: 1, warm: true, ..setup.options() };
+        let bytes = scaling::peak(self.spec, &options, setup.layout.sharding(), self.runtime)?;
+        let fits = self.budget.is_none_or(|budget| bytes <= budget);
+        Ok(Taken { bytes, fits, seconds: self.clock.seconds(setup) })
+    }
+}
+
+impl Measure for Alone<'_> {
+    fn spec(&self) -> &ModelSpec {
+        &self.model.spec
+    }
+
+    fn words(&self) -> Words {
+        Words::Step
+    }
+
+    fn room(&self) -> Option<u64> {
+        self.request.hardware.map(|hardware| hardware.capacity().get())
+    }
+
+    fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
+        let (options, sharding) = (setup.options(), setup.layout.sharding());
+        let request = Request { options, sharding, ..self.request.clone() };
+        let (ledger, traced) = ledger::ledger(self.model, &request)?;
+        let device = OnDevice::of(self.model, &traced, &ledger, &request);
+        Ok(Taken { bytes: device.total.get(), fits: device.fits(), seconds: self.clock.seconds(setup) })
+    }
+}
+
+impl Measure for Divided<'_> {
+    fn spec(&self) -> &ModelSpec {
+        &self.run.model.spec
+    }
+
+    fn words(&self) -> Words {
+        Words::Layout
+    }
+
+    fn room(&self) -> Option<u64> {
+        Some(self.run.cluster.hardware.capacity().get())
+    }
+
+    fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
+        let run = with(self.run, setup);
+        let estimate = run.estimate(&setup.layout, &run.traces(&setup.layout)?)?;
+        let seconds = (!setup.layout.offload.is_any()).then(|| estimate.time.seconds());
+        Ok(Taken { bytes: estimate.device.get(), fits: estimate.device <= run.cluster.hardware.capacity(), seconds })
+    }
+}
