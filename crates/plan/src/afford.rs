@@ -1,7 +1,12 @@
-//! What a budget of devices and days trains best: compute, and parameters and tokens by published scaling laws.
+//! What a budget trains best: compute, and parameters and tokens by published scaling laws. The ways back are in [`hardware`],
+//! the cheapest devices for a deadline, and in [`soonest`], the shortest time for a budget.
 //!
 //! A law says the loss of `N` parameters trained on `D` tokens, `E + A/N^α + B/D^β`; of all pairs with `6 N D = C` one has the
 //! least. Laws differ, and that is the uncertainty of the answer.
+
+pub mod budget;
+pub mod hardware;
+pub mod soonest;
 
 use nn::optim::Kind;
 use nn::step::Precision;
@@ -13,6 +18,8 @@ use crate::phrase;
 use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value};
 use crate::states::ParameterBytes;
 use crate::time::USUAL_MFU;
+
+pub use budget::Budget;
 
 /// The recipe whose states are said.
 const RECIPE: Precision = Precision::Bf16MasterFp32Grads;
@@ -123,25 +130,6 @@ pub struct Request {
     pub mfu: Option<Mfu>,
     /// US dollars for one device and hour.
     pub price: Option<f64>,
-}
-
-/// `64 h100-sxm for 14 days`: how many of which device, for how many days.
-///
-/// # Errors
-/// `T0489` for other words.
-pub fn budget(text: &str) -> Result<(u64, String, Seconds), Diagnostic> {
-    let refuse = || {
-        Diagnostic::error("T0489", format!("a budget of `{text}` is not understood"))
-            .help("--budget '64 h100-sxm for 14 days'")
-    };
-    let (devices, time) = text.split_once(" for ").ok_or_else(refuse)?;
-    let words: Vec<&str> = devices.split_whitespace().filter(|word| !matches!(*word, "x" | "×")).collect();
-    let [count, name] = words.as_slice() else { return Err(refuse()) };
-    let count: u64 = count.replace([',', '_'], "").parse().ok().filter(|count| *count > 0).ok_or_else(refuse)?;
-    // Seconds without a unit are not meant.
-    let named = time.ends_with(|last: char| last.is_alphabetic());
-    let time: Seconds = time.parse().ok().filter(|time| named && *time > Seconds::ZERO).ok_or_else(refuse)?;
-    Ok((count, (*name).to_owned(), time))
 }
 
 impl Request {
@@ -274,28 +262,5 @@ mod tests {
         assert!((15.0..26.0).contains(&(refit.tokens / refit.parameters)), "{refit:?}");
         let twenty = of("twenty");
         assert!((69e9..70e9).contains(&twenty.parameters), "{twenty:?}");
-    }
-
-    #[test]
-    fn budgets_are_read_and_others_refused() {
-        let of = |text: &str| budget(text).map(|(count, name, time)| (count, name, time.days())).unwrap();
-        assert_eq!(of("64 h100-sxm for 14 days"), (64, "h100-sxm".to_owned(), 14.0));
-        assert_eq!(of("1,024 x b200 for 2 weeks"), (1024, "b200".to_owned(), 14.0));
-        assert_eq!(of("8 a100 for 12 hours").2, 0.5);
-        for text in [
-            "",
-            "64",
-            "h100 for 3 days",
-            "0 h100 for 3 days",
-            "8 h100 for -3 days",
-            "8 h100 for 0 days",
-            "8 h100 for inf days",
-            "8 h100 for 1e305 days",
-            "8 h100 in 3 days",
-            "8 h100 for 3 years",
-            "8 h100 for 3",
-        ] {
-            assert!(budget(text).is_err(), "{text}");
-        }
     }
 }
