@@ -12,7 +12,7 @@ use plan::layout::answer;
 use plan::layout::estimate::{Cluster, Estimate, Run as Measured};
 use plan::layout::report::{Request, report};
 use plan::layout::search::Wanted;
-use plan::layout::{ContextParallel, Layout as Divided, Schedule};
+use plan::layout::{self, ContextParallel, Layout as Divided, Schedule};
 use plan::model::Model;
 use plan::report::{Origin, Report};
 use units::{Diagnostic, Diagnostics};
@@ -277,8 +277,13 @@ impl Layout {
         }
         let taken = self.from.read(&mut read, model.as_ref(), devices);
         let layout = self.degrees.read(&mut read, taken.as_ref(), devices);
+        let longest = model.as_ref().and_then(|model| model.spec.max_positions).unwrap_or(4096).min(4096);
+        let seq_len = first(seq_len, taken.as_ref().and_then(|taken| taken.seq_len), longest);
+        if let Some(model) = model.as_ref().filter(|_| given || self.hw.is_none()) {
+            // With what is wrong with other flags, not after it.
+            read.take_all(layout::check(&layout, &model.spec, seq_len.0, devices));
+        }
         let model = read.finish(model)?;
-        let longest = model.spec.max_positions.unwrap_or(4096).min(4096);
         let runs = if self.hw.is_some() { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
         let usual = engine.or(self.from.engine()).map_or(runs, Engine::usual_precision);
         let (network, devices_per_node) = cluster.ok_or_else(Diagnostics::new)?;
@@ -287,7 +292,7 @@ impl Layout {
             devices,
             devices_per_node,
             steps,
-            seq_len: first(seq_len, taken.as_ref().and_then(|taken| taken.seq_len), longest),
+            seq_len,
             precision: first(precision, taken.as_ref().and_then(|taken| taken.precision), usual),
             optimizer,
             loss: loss.unwrap_or_default(),

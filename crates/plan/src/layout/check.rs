@@ -70,11 +70,12 @@ fn groups(layout: &Layout, devices: Option<u64>, problems: &mut Diagnostics) {
         problems.push(if devices.is_multiple_of(rest) {
             problem.help(format!("dp {} uses all of them", devices / rest))
         } else {
-            problem.help(format!(
-                "tp × cp × pp must divide the devices: {} or {} devices would do",
-                (devices / rest).max(1).saturating_mul(rest),
-                (devices / rest + 1).saturating_mul(rest)
-            ))
+            let above = (devices / rest + 1).saturating_mul(rest);
+            let choices = match devices / rest {
+                0 => above.to_string(),
+                below => format!("{} or {above}", below * rest),
+            };
+            problem.help(format!("tp × cp × pp must divide the devices: {choices} devices would do"))
         });
     }
     let (ranks, expert) = (layout.stage_ranks(), layout.ep.saturating_mul(layout.etp));
@@ -202,14 +203,16 @@ fn pipeline(layout: &Layout, model: &ModelSpec, problems: &mut Diagnostics) {
                     "T0482",
                     format!("{} stages with {sum} blocks in all, of a model with {layers}", blocks.len()),
                 )
-                .help(format!("{stages} numbers, one for each stage, that sum to {layers}")),
+                .help(format!("{stages} numbers, one for each stage, that sum to {layers}"))
+                .help(even(layout, layers)),
             );
         }
     }
     if stages > layers {
         problems.push(
             Diagnostic::error("T0482", format!("{stages} stages for {layers} blocks: some would have none"))
-                .help(format!("pp × virtual stages of at most {layers}")),
+                .help(format!("pp × virtual stages of at most {layers}"))
+                .help(format!("pp: {}", nearest(layout.pp, |pp| pp * layout.virtual_stages <= layers, layers))),
         );
     }
     if layout.pp == 1 && layout.virtual_stages > 1 {
@@ -242,6 +245,16 @@ fn pipeline(layout: &Layout, model: &ModelSpec, problems: &mut Diagnostics) {
     }
 }
 
+/// Blocks as even as can be, where that many stages can have some.
+fn even(layout: &Layout, layers: u64) -> String {
+    let stages = layout.pp.saturating_mul(layout.virtual_stages);
+    if stages == 0 || stages > layers.min(64) {
+        return "no --blocks: as even as can be".to_owned();
+    }
+    let blocks = Layout { blocks: None, ..layout.clone() }.blocks_of(layers);
+    format!("--blocks {}", blocks.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
+}
+
 /// The legal degrees next to `wanted`, below and above.
 fn nearest(wanted: u64, legal: impl Fn(u64) -> bool, most: u64) -> String {
     // Beyond this no degree is meant; the search must not grow with a size in a file.
@@ -252,5 +265,158 @@ fn nearest(wanted: u64, legal: impl Fn(u64) -> bool, most: u64) -> String {
         (Some(below), Some(above)) => format!("{below} or {above}"),
         (Some(one), None) | (None, Some(one)) => one.to_string(),
         (None, None) => "1".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::presets;
+
+    fn model(name: &str) -> ModelSpec {
+        let (name, text) = presets::find(name).unwrap();
+        Model::from_text(name, name, text.as_bytes(), &[], None).unwrap().spec
+    }
+
+    fn problems(layout: &Layout, model: &ModelSpec, devices: Option<u64>) -> Vec<Diagnostic> {
+        check(layout, model, 4096, devices).err().into_iter().flatten().filter(Diagnostic::is_error).collect()
+    }
+
+    /// A layout of a model on devices, and the code, words and choices of each of its problems.
+    type Case<'a> = (&'a ModelSpec, Option<u64>, Layout, &'a [(&'a str, &'a str, &'a str)]);
+
+    /// Each problem with its code, its words and the choices it names: llama-3.1-8b has 32 heads, 8 of keys and values, 32 blocks
+    /// and an `intermediate_size` of 14,336; mixtral-8x7b 8 experts of the same width.
+    #[test]
+    fn problems_name_the_nearest_legal_choices() {
+        let plain = Layout::default;
+        let (llama, mixtral) = (model("llama-3.1-8b"), model("mixtral-8x7b"));
+        let rows: Vec<Case<'_>> = vec![
+            (
+                &llama,
+                Some(64),
+                Layout { tp: 8, pp: 4, ..plain() },
+                &[("T0480", "= 32, not 64 devices", "dp 2 uses all")],
+            ),
+            (&llama, Some(60), Layout { tp: 8, dp: 4, ..plain() }, &[("T0480", "not 60", "56 or 64 devices would do")]),
+            (
+                &llama,
+                None,
+                Layout { tp: 6, ..plain() },
+                &[
+                    ("T0481", "tp 6 does not divide 32 attention heads", "tp: 4 or 8"),
+                    ("T0481", "tp 6 does not divide 8 key/value heads", "tp: 4 or 8"),
+                    ("T0481", "intermediate_size of 14336", "tp: 4 or 7"),
+                ],
+            ),
+            (&llama, None, Layout { tp: 16, ..plain() }, &[("T0481", "8 key/value heads", "tp: 8")]),
+            (&llama, None, Layout { tp: 1, sp: true, ..plain() }, &[("T0483", "sequence parallel", "tp 2 or more")]),
+            (&llama, None, Layout { cp: 3, ..plain() }, &[("T0481", "cp 3 does not divide", "cp: 2 or 4")]),
+            (
+                &llama,
+                None,
+                Layout { ep: 2, dp: 2, ..plain() },
+                &[("T0483", "the model has no experts", "ep 1 and etp 1")],
+            ),
+            (
+                &mixtral,
+                None,
+                Layout { ep: 3, dp: 3, ..plain() },
+                &[("T0481", "ep 3 does not divide 8 experts", "ep: 2 or 4")],
+            ),
+            (
+                &mixtral,
+                None,
+                Layout { ep: 4, dp: 6, ..plain() },
+                &[("T0480", "the 6 ranks of a stage", "ep × etp: 3 or 6")],
+            ),
+            (
+                &mixtral,
+                None,
+                Layout { etp: 5, tp: 5, ..plain() },
+                &[
+                    ("T0481", "attention heads", "tp: 4 or 8"),
+                    ("T0481", "key/value heads", "tp: 4 or 8"),
+                    ("T0481", "etp 5 does not divide experts of width 14336", "etp: 4 or 7"),
+                ],
+            ),
+            (
+                &llama,
+                None,
+                Layout { pp: 64, grad_accum: 64, ..plain() },
+                &[("T0482", "64 stages for 32 blocks", "pp: 32")],
+            ),
+            (
+                &llama,
+                None,
+                Layout { pp: 3, grad_accum: 3, blocks: Some(vec![8, 8, 8]), ..plain() },
+                &[("T0482", "3 stages with 24 blocks", "--blocks 11,11,10")],
+            ),
+            (
+                &llama,
+                None,
+                Layout { pp: 4, virtual_stages: 2, schedule: Schedule::Interleaved, grad_accum: 6, ..plain() },
+                &[("T0482", "6 micro-batches on 4 interleaved stages", "grad-accum 8")],
+            ),
+            (
+                &llama,
+                None,
+                Layout { dp: 8, zero: 1, shard: Some(3), ..plain() },
+                &[("T0480", "over 3 of 8 replicas", "2 or 4")],
+            ),
+            (&llama, None, Layout { zero: 4, ..plain() }, &[("T0483", "zero 4", "zero is 0, 1, 2 or 3")]),
+            (&llama, None, Layout { tp: 0, pp: 0, ..plain() }, &[("T0480", "tp is 0", "1"), ("T0480", "pp is 0", "1")]),
+        ];
+        for (model, devices, layout, expected) in rows {
+            let found = problems(&layout, model, devices);
+            assert_eq!(found.len(), expected.len(), "{layout:?}: {found:?}");
+            for ((code, message, help), problem) in expected.iter().zip(&found) {
+                assert_eq!(problem.code, *code, "{problem:?}");
+                assert!(problem.message.contains(message), "{message} in {problem:?}");
+                assert!(problem.help.iter().any(|one| one.contains(help)), "{help} in {problem:?}");
+            }
+        }
+    }
+
+    /// What is named is legal: with it the problem is gone.
+    #[test]
+    fn what_is_named_is_legal() {
+        for (name, experts) in [("llama-3.1-70b", false), ("mixtral-8x7b", true), ("qwen3-235b-a22b", true)] {
+            let model = model(name);
+            for degree in 2..40 {
+                let mut layouts = vec![
+                    (Layout { tp: degree, ..Layout::default() }, "tp"),
+                    (Layout { cp: degree, ..Layout::default() }, "cp"),
+                    (Layout { pp: degree, grad_accum: degree, ..Layout::default() }, "pp"),
+                ];
+                if experts {
+                    layouts.push((Layout { ep: degree, dp: degree, ..Layout::default() }, "ep"));
+                }
+                for (layout, axis) in layouts {
+                    for problem in problems(&layout, &model, None) {
+                        let said = problem.help.iter().find_map(|help| help.strip_prefix(&format!("{axis}: ")));
+                        let said = said.unwrap_or_else(|| panic!("{name} {axis} {degree}: {problem:?}"));
+                        for choice in said.split(" or ").map(|word| word.parse::<u64>().unwrap()) {
+                            let mut other = layout.clone();
+                            let of = |layout: &mut Layout| match axis {
+                                "tp" => layout.tp = choice,
+                                "cp" => layout.cp = choice,
+                                "pp" => (layout.pp, layout.grad_accum) = (choice, choice),
+                                _ => (layout.ep, layout.dp) = (choice, choice),
+                            };
+                            of(&mut other);
+                            let what = problem.message.split_once(' ').map_or("", |(_, rest)| rest);
+                            let what = what.split_once(' ').map_or("", |(_, rest)| rest);
+                            let left = problems(&other, &model, None);
+                            assert!(
+                                !left.iter().any(|one| one.message.ends_with(what)),
+                                "{name} {axis} {choice}: {left:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
     }
 }
