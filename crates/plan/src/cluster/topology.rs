@@ -23,10 +23,18 @@ pub enum Axis {
     ExpertDp,
     /// Pipeline stages.
     Pp,
+    /// Some of the ranks that hold the same parameters, a constant number of them apart: those that states are divided over, or
+    /// those of the same part (hybrid sharding).
+    Some {
+        /// How many.
+        ranks: u64,
+        /// How far apart two neighbours are among all that hold the same parameters.
+        apart: u64,
+    },
 }
 
 impl Axis {
-    /// All axes.
+    /// All axes of a layout by themselves.
     pub const ALL: [Self; 8] =
         [Self::Tp, Self::Cp, Self::Dp, Self::Replicas, Self::Ep, Self::Etp, Self::ExpertDp, Self::Pp];
 }
@@ -90,6 +98,7 @@ impl Degrees {
             Axis::Ep => across(self.ep, self.etp),
             Axis::ExpertDp => across(inner * self.dp / (self.ep * self.etp), self.ep * self.etp),
             Axis::Pp => (self.pp, pipeline),
+            Axis::Some { ranks, apart } => across(ranks, self.tp * apart),
         }
     }
 
@@ -190,6 +199,10 @@ mod tests {
                 Axis::Ep => vec![etp, copy, pp],
                 Axis::ExpertDp => vec![etp, ep, pp],
                 Axis::Pp => vec![tp, cp, dp],
+                Axis::Some { ranks, apart } => {
+                    let replica = cp + degrees.cp * dp;
+                    vec![tp, pp, replica % apart, replica / (apart * ranks)]
+                }
             };
             groups.entry(others).or_default().push(rank);
         }
@@ -244,6 +257,14 @@ mod tests {
             for axis in [Axis::Replicas, Axis::Ep, Axis::Etp, Axis::ExpertDp] {
                 let expected = by_counting(&degrees, axis, Order::PipelineOutermost, 8);
                 assert_eq!(degrees.span(axis, Order::PipelineOutermost, 8), expected, "{degrees:?} {axis:?}");
+            }
+            // Ranks that share states, and those of the same part, of two groups or more of the former.
+            let replicas = cp * dp;
+            for ranks in [2, 4, 8].into_iter().filter(|ranks| replicas % ranks == 0 && ranks * 2 <= replicas) {
+                for axis in [Axis::Some { ranks, apart: 1 }, Axis::Some { ranks: replicas / ranks, apart: ranks }] {
+                    let expected = by_counting(&degrees, axis, Order::PipelineOutermost, 8);
+                    assert_eq!(degrees.span(axis, Order::PipelineOutermost, 8), expected, "{degrees:?} {axis:?}");
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use tensor::{Op, Phase};
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Seconds};
 
 use super::rank::{RankMemory, RankTrace, trace};
-use super::{Layout, Schedule};
+use super::{Layout, Schedule, moe};
 use crate::cluster::collective_time::Collective;
 use crate::cluster::constants::{Family, rules};
 use crate::cluster::machine::{Cost, Item, Machine, Parts, Talk};
@@ -121,10 +121,10 @@ impl<'a> Run<'a> {
     /// # Errors
     /// As [`trace`].
     pub fn traces(&self, layout: &Layout) -> Result<Vec<RankTrace>, Diagnostics> {
-        if let Some(shard) = layout.shard {
-            let problem =
-                Diagnostic::error("T0485", format!("the time of states over {shard} of the replicas is not modelled"));
-            return Err(Diagnostics::from(problem.help("no --shard")));
+        let experts = self.model.spec.layers.iter().any(|layer| moe(&layer.feed_forward).is_some());
+        if let (Some(shard), true) = (layout.shard, experts) {
+            let message = format!("states of experts over {shard} of the replicas are not modelled");
+            return Err(Diagnostics::from(Diagnostic::error("T0485", message).help("no --shard")));
         }
         let mut places: Vec<u64> = match layout.blocks {
             // Stages that somebody chose are no two alike.
@@ -192,7 +192,8 @@ impl<'a> Run<'a> {
         let precision = self.step.precision;
         let (grad, weight) = (precision.grad_dtype().size_in_bytes(), precision.gathered_dtype().size_in_bytes());
         let talk = |collective, bytes: f64, axis| Talk { collective, bytes, axis };
-        let groups = [(held.shared, Axis::Replicas), (held.experts, Axis::ExpertDp)];
+        let (within, between) = sharing(layout);
+        let groups = [(held.shared, within), (held.experts, Axis::ExpertDp)];
         let mut gradients = Vec::new();
         let mut parameters = Vec::new();
         for (count, axis) in groups.into_iter().filter(|(count, _)| *count > 0.0) {
@@ -207,6 +208,15 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        let mut sync = Sync::Behind;
+        if let Some(between) = between {
+            // What is cut up is added up with that of the other groups; where that is done block by block, so is this.
+            let bytes = held.shared * grad as f64 / layout.sharing_ranks() as f64;
+            gradients.push(talk(Collective::AllReduce, bytes, between));
+            if layout.zero >= 3 {
+                sync = Sync::During { bucket: bytes / traced.blocks() };
+            }
+        }
         let spec = &self.model.spec;
         if spec.head.tied && layout.pp > 1 && (traced.place == 0 || traced.place + 1 == layout.pp) {
             // Both copies of the token table get the sum of their gradients.
@@ -215,7 +225,7 @@ impl<'a> Run<'a> {
         }
         // The ops of the update, whose time is known, as one that moves as many bytes as take as long.
         let moves = Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
-        Update { gradients, sync: Sync::Behind, optimizer: vec![Item::Op(moves)], parameters }
+        Update { gradients, sync, optimizer: vec![Item::Op(moves)], parameters }
     }
 
     /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass: hidden behind
@@ -230,12 +240,12 @@ impl<'a> Run<'a> {
     ) {
         let precision = self.step.precision;
         let weight = precision.gathered_dtype().size_in_bytes() as f64;
-        let blocks = traced.stages.iter().map(|stage| stage.layers.len()).sum::<usize>().max(1) as f64;
+        let blocks = traced.blocks();
         let chunks = layout.virtual_stages as f64;
         let talk =
             |collective, bytes: f64, axis| machine.talk(&Talk { collective, bytes: bytes / blocks, axis }) * blocks;
         let both = |collective, each: f64| {
-            (talk(collective, held.shared * each, Axis::Replicas)
+            (talk(collective, held.shared * each, sharing(layout).0)
                 + talk(collective, held.experts * each, Axis::ExpertDp))
                 / chunks
         };
@@ -247,6 +257,19 @@ impl<'a> Run<'a> {
         let again = if layout.reshard { gather } else { 0.0 };
         passes.backward.device += exposed(again + reduce, machine.seconds(passes.backward + passes.weights));
     }
+}
+
+/// The ranks that states are divided over, and those of the same part where there are several groups of the former. Neighbours
+/// share states, as in a mesh of replicas by shards.
+///
+/// Source: pytorch/pytorch, `torch/distributed/fsdp/_runtime_utils.py`, `_reduce_grad`: reduce-scatter within, all-reduce between.
+fn sharing(layout: &Layout) -> (Axis, Option<Axis>) {
+    let (shard, replicas) = (layout.sharing_ranks(), layout.dp.saturating_mul(layout.cp));
+    if layout.zero == 0 || shard >= replicas || shard == 0 {
+        return (Axis::Replicas, None);
+    }
+    let between = Axis::Some { ranks: replicas / shard, apart: shard };
+    (Axis::Some { ranks: shard, apart: 1 }, Some(between))
 }
 
 /// Parameters that a rank holds: those that all replicas have, and those of its experts.
@@ -295,4 +318,54 @@ pub(super) fn same_traces(a: &Layout, b: &Layout) -> bool {
         )
     };
     of(a) == of(b) && a.imbalance == b.imbalance && a.virtual_stages == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::network;
+    use crate::presets;
+    use nn::Profile;
+    use nn::step::Precision;
+
+    /// States over 8 of 64 replicas: a device holds what one of 8 does; gradients are cut up inside of a node and an eighth of
+    /// them is added up between nodes.
+    #[test]
+    fn states_over_some_of_the_replicas() {
+        let (name, text) = presets::find("llama-3.1-8b").unwrap();
+        let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+        let cluster = Cluster {
+            hardware: hardware::find("h100-sxm").unwrap(),
+            per_node: 8,
+            network: network::find(network::USUAL).unwrap(),
+        };
+        let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let run = Run::new(&model, step, None, cluster).unwrap();
+        for zero in 1..=3 {
+            let of = |dp, shard| {
+                let layout = Layout { dp, shard, zero, ..Layout::default() };
+                (run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap(), run.machine(&layout).unwrap())
+            };
+            let ((hybrid, machine), (node, _)) = (of(64, Some(8)), of(8, None));
+            assert_eq!(hybrid.memory, node.memory, "zero {zero}");
+            assert_eq!(of(64, Some(64)).0, of(64, None).0, "zero {zero}");
+            let parameters = hybrid.memory[0].parameters as f64;
+            let seconds = |collective, bytes, ranks, apart| {
+                machine.talk(&Talk { collective, bytes, axis: Axis::Some { ranks, apart } })
+            };
+            let within = seconds(Collective::ReduceScatter, 4.0 * parameters, 8, 1);
+            let between = seconds(Collective::AllReduce, 4.0 * parameters / 8.0, 8, 8);
+            let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+            if zero < 3 {
+                assert!(close(hybrid.time.gradients, within + between), "zero {zero}: {:?}", hybrid.time);
+                let back = seconds(Collective::AllGather, 2.0 * parameters, 8, 1);
+                assert!(close(hybrid.time.parameters, back), "zero {zero}: {:?}", hybrid.time);
+            } else {
+                // In every pass inside of the node, as eight replicas alone do; between nodes beside the last pass.
+                assert!(close(hybrid.time.passes, node.time.passes));
+                assert!(hybrid.time.gradients > 0.0 && hybrid.time.gradients < between);
+                assert_eq!(node.time.gradients, 0.0);
+            }
+        }
+    }
 }

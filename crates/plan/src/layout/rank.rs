@@ -153,6 +153,11 @@ fn passes(pipeline: &cluster::Pipeline, place: usize) -> Vec<Pass> {
 }
 
 impl RankTrace {
+    /// Blocks that it holds, one at least.
+    pub(super) fn blocks(&self) -> f64 {
+        self.stages.iter().map(|stage| stage.layers.len()).sum::<usize>().max(1) as f64
+    }
+
     /// Its memory over the step.
     pub fn memory(&self, layout: &Layout) -> RankMemory {
         let blocks = Blocks::of(&self.stages[0].names);
