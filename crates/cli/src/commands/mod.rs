@@ -17,6 +17,8 @@ use std::path::Path;
 
 use ask::{Question, View};
 use clap::Subcommand;
+use plan::handover::Engine;
+use plan::phrase;
 use plan::report::{Block, KeyValue, Report, Value};
 use units::Diagnostics;
 
@@ -83,8 +85,8 @@ impl Command {
             Self::Question(question) => {
                 let timeline = output.output.iter().any(|file| shows_a_step(file));
                 let mut report = question.report(&DISK, View { depth: output.depth, timeline })?;
-                if question.exports().is_some() {
-                    write_configuration(&mut report, output)?;
+                if let Some(engine) = question.exports() {
+                    write_configuration(&mut report, engine, output)?;
                 }
                 Ok(report)
             }
@@ -103,12 +105,14 @@ impl Command {
 }
 
 /// Writes the configuration of an engine that a report has in it.
-fn write_configuration(report: &mut Report, output: &OutputArgs) -> Result<(), Diagnostics> {
+fn write_configuration(report: &mut Report, engine: &str, output: &OutputArgs) -> Result<(), Diagnostics> {
     let Some(Value::Text(configuration)) = report.result.get("configuration") else { return Ok(()) };
     for file in &output.output {
         save(Path::new(file), configuration, output.force)?;
     }
-    let written = output.output.iter().map(|file| KeyValue::new("written", file.as_str()));
+    let engine = engine.parse::<Engine>().map_or_else(|_| engine.to_owned(), |engine| engine.title().to_owned());
+    let note = || phrase!["for ", engine.as_str()];
+    let written = output.output.iter().map(|file| KeyValue::new("written", file.as_str()).note(note()));
     report.blocks.extend(written.map(|written| Block::key_values("", [written])).collect::<Vec<_>>());
     Ok(())
 }
