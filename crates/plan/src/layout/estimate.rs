@@ -343,7 +343,7 @@ mod tests {
         let run = Run::new(&model, step, None, cluster).unwrap();
         for zero in 1..=3 {
             let of = |dp, shard| {
-                let layout = Layout { dp, shard, zero, ..Layout::default() };
+                let layout = Layout { dp, zero, shard, ..Layout::default() };
                 (run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap(), run.machine(&layout).unwrap())
             };
             let ((hybrid, machine), (node, _)) = (of(64, Some(8)), of(8, None));
