@@ -20,6 +20,26 @@ pub fn list() -> Report {
     report
 }
 
+/// Every formula with its letters, its source and its place in the code: what `docs/formulas.md` is made of.
+pub fn all() -> Report {
+    let count = formulas::all().count() as u64;
+    let mut report = Report::new("explain", phrase![count, " formulas"]);
+    for formula in formulas::all() {
+        let mut rows = vec![KeyValue::new("formula", formula.expression).note(phrase!["in ", formula.unit])];
+        rows.extend(formula.symbols.iter().map(|symbol| KeyValue::new(symbol.name, Cell::Empty).note(symbol.meaning)));
+        rows.extend(remarks(formula));
+        report.blocks.push(Block::key_values(format!("{}: {}", formula.id, formula.title), rows));
+    }
+    report.result = Value::map().with("formulas", Value::list(formulas::all().map(value)));
+    report
+}
+
+/// What a formula leaves out, who says so, where it stands.
+fn remarks(formula: &Formula) -> impl Iterator<Item = KeyValue> {
+    let lines = [("but", formula.caveat), ("source", formula.source), ("code", formula.anchor)];
+    lines.into_iter().map(|(key, text)| KeyValue::new(key, Cell::Empty).note(text))
+}
+
 /// One formula, with values for its letters or without.
 ///
 /// # Errors
@@ -48,8 +68,7 @@ pub fn one(id: &str, values: &[(String, f64)]) -> Result<Report, Diagnostics> {
             .map(|symbol| KeyValue::new(symbol.name, given(symbol.name).unwrap_or_default()).note(symbol.meaning)),
     );
     report.blocks.push(Block::key_values("", rows));
-    let lines = [("but", formula.caveat), ("source", formula.source), ("code", formula.anchor)];
-    report.blocks.push(Block::key_values("", lines.map(|(key, text)| KeyValue::new(key, Cell::Empty).note(text))));
+    report.blocks.push(Block::key_values("", remarks(formula)));
     report.inputs = Value::Map(values.iter().map(|(name, value)| (name.clone(), Value::Num(*value))).collect());
     report.result = value(formula).with("value", answer.map(|(value, _)| value).unwrap_or_default());
     Ok(report)

@@ -12,6 +12,9 @@ use crate::parse::{Reader, assignment, positive};
 pub struct Explain {
     /// Formula such as 6nd; none lists all
     pub id: Option<String>,
+    /// All of them, each with its letters, its source and its place in the code
+    #[arg(long, conflicts_with = "id")]
+    pub all: bool,
     /// Values for its letters, such as N=70B
     #[arg(value_name = "LETTER=VALUE")]
     pub values: Vec<String>,
@@ -20,6 +23,9 @@ pub struct Explain {
 impl Explain {
     /// Answers it.
     pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
+        if self.all {
+            return Ok(explain::all());
+        }
         let Some(id) = &self.id else { return Ok(explain::list()) };
         let value = |text: &String| assignment(text).and_then(|(name, value)| Ok((name, zero_or(&value)?)));
         let values: Vec<(String, f64)> = self.values.iter().filter_map(|text| read.take(value(text))).collect();

@@ -22,7 +22,7 @@ use plan::phrase;
 use plan::report::{Block, KeyValue, Report, Value};
 use units::Diagnostics;
 
-pub use completions::Completions;
+pub use completions::{Completions, Manual};
 
 use crate::args::OutputArgs;
 use crate::disk::DISK;
@@ -52,6 +52,8 @@ pub enum Command {
     Inspect(inspect::Inspect),
     /// Print completions for a shell
     Completions(Completions),
+    /// Print the manual page: napkin man | man -l -
+    Man(Manual),
 }
 
 impl Command {
@@ -71,6 +73,7 @@ impl Command {
     pub fn text(&self, output: &OutputArgs) -> Result<Option<(String, Diagnostics)>, Diagnostics> {
         match self {
             Self::Completions(completions) => Ok(Some((completions.script(), Diagnostics::new()))),
+            Self::Man(manual) => Ok(Some((manual.page()?, Diagnostics::new()))),
             Self::Question(question) if output.output.is_empty() && !output.json => question.configuration(&DISK),
             _ => Ok(None),
         }
@@ -98,8 +101,8 @@ impl Command {
             Self::Reconcile(reconcile) => reconcile.report(output.quiet),
             Self::Tokenize(tokenize) => tokenize.report(output.force),
             Self::Inspect(inspect) => inspect.report(),
-            // Printed by `main`: a script is no report.
-            Self::Completions(_) => Ok(Report::new("completions", "")),
+            // Printed by `main`: scripts and pages are no reports.
+            Self::Completions(_) | Self::Man(_) => Ok(Report::new("completions", "")),
         }
     }
 }

@@ -54,10 +54,9 @@ pub(super) fn draw(curve: &Curve, width: f64) -> Canvas {
             let title = format!("{} devices, {name}: {time}", units::group_digits(u128::from(*count)));
             canvas.dot("b1", (x(*count), y(time.get())), 3.0, &title);
         }
-        if let Some((count, time)) = points.first() {
-            // Names stand where lines begin, each on a line of its own.
-            canvas.text("", (x(*count) + 8.0, y(time.get()) - 4.0), name);
-        }
+        let at = LEFT + number as f64 * 150.0;
+        canvas.polyline(&format!("curve s{}", number % 3), [(at, TOP - 12.0), (at + 28.0, TOP - 12.0)]);
+        canvas.text("", (at + 34.0, TOP - 8.0), name);
     }
     canvas
 }

@@ -16,6 +16,7 @@ svg.napkin .free { fill: currentColor; opacity: .08; } svg.napkin .track { fill:
 svg.napkin .b0 { fill: #999999; } svg.napkin .b1 { fill: #0072b2; } svg.napkin .b2 { fill: #56b4e9; } svg.napkin .b3 { fill: #009e73; }
 svg.napkin .b4 { fill: #f0e442; } svg.napkin .b5 { fill: #e69f00; } svg.napkin .b6 { fill: #cc79a7; } svg.napkin .b7 { fill: #d55e00; }
 svg.napkin .b8 { fill: #00557f; } svg.napkin .b9 { fill: #6b4c9a; } svg.napkin .b10 { fill: #7f6a00; } svg.napkin .b11 { fill: #b0b0b0; }
+svg.napkin .b12 { fill: #a7d8ce; }
 svg.napkin .s0 { stroke: #0072b2; } svg.napkin .s1 { stroke: #d55e00; stroke-dasharray: 7 3; } svg.napkin .s2 { stroke: #009e73; stroke-dasharray: 2 3; }
 svg.napkin .h0 { fill: #deebf7; } svg.napkin .h1 { fill: #b5d3ea; } svg.napkin .h2 { fill: #7fb5da; } svg.napkin .h3 { fill: #4590c4; }
 svg.napkin .h4 { fill: #1c6bab; } svg.napkin .h5 { fill: #08427c; } svg.napkin .none { fill: none; stroke: currentColor; stroke-opacity: .15; }
@@ -41,7 +42,7 @@ const BUCKETS: [(&str, usize); 13] = [
     ("recomputed activations", 9),
     ("logits and loss", 10),
     ("temporaries", 11),
-    ("allocator", 5),
+    ("allocator", 12),
 ];
 
 /// The number of the class of a bucket; of one that is not known, that of its place.
