@@ -50,11 +50,8 @@ pub(super) fn draw(roofline: &Roofline, width: f64) -> Canvas {
     let (start, end) = (10f64.powf(x0), 10f64.powf(x1));
     let roof = [start, ridge, end].map(|at| (x(at), y(roofline.attainable(at))));
     canvas.polyline("roof", roof);
-    canvas.text(
-        "end bold",
-        (width - RIGHT, y(roofline.peak.get()) - 6.0),
-        &format!("{peak}, {} dense", roofline.arithmetic),
-    );
+    let limits = format!("{peak} in {} (dense), {}", roofline.arithmetic, roofline.bandwidth);
+    canvas.text("bold", (LEFT, TOP - 10.0), &limits);
     let mut labels: Vec<(f64, f64)> = Vec::new();
     for (at, dot) in roofline.dots.iter().enumerate() {
         let intensity = dot.intensity.get();
