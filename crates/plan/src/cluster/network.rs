@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use nn::config::edit_distance;
 use toml::{Table, Value};
 use units::{BytesPerSecond, Diagnostic};
 
 use super::collective_time::Network;
 use super::constants::Constant;
 use crate::hardware::Source;
+use crate::nearest::nearest;
 use crate::section::Section;
 
 /// A network, by the adapter of one device.
@@ -108,15 +108,16 @@ pub fn find(name: &str) -> Result<&'static NetworkKind, Diagnostic> {
     if let Some(kind) = networks().iter().find(|kind| names(kind).any(|known| *known == query)) {
         return Ok(kind);
     }
-    let mut near: Vec<_> = networks()
-        .iter()
-        .map(|kind| (names(kind).map(|known| edit_distance(&query, known)).min().unwrap_or(usize::MAX), kind))
-        .collect();
-    near.sort_by_key(|(distance, _)| *distance);
-    let near: Vec<_> = near.iter().take(4).map(|(_, kind)| kind.name.as_str()).collect();
+    let all = || networks().iter().map(|kind| kind.name.as_str());
+    let near: Vec<&str> = nearest(&query, all());
+    let valid = if near.is_empty() {
+        format!("valid: {}", all().collect::<Vec<_>>().join(", "))
+    } else {
+        format!("nearest: {}", near.join(", "))
+    };
     Err(Diagnostic::error("T0487", format!("unknown network `{}`", name.trim()))
         .why("rates and latencies of networks come from a table, each with its source")
-        .help(format!("nearest: {}", near.join(", "))))
+        .help(valid))
 }
 
 #[cfg(test)]

@@ -19,6 +19,24 @@ pub const fn accumulation(engine: Option<Engine>) -> Accumulation {
     }
 }
 
+/// Blocks of each stage as nanotron deals them: a stage is full once all blocks up to its end cost more than its share of the
+/// whole, of which the head is a part that comes last.
+///
+/// Source: huggingface/nanotron, `src/nanotron/models/base.py`, `build_model`.
+pub fn blocks_by_cost(costs: impl IntoIterator<Item = u64> + Clone, head: u64, stages: u64) -> Vec<u64> {
+    let whole = costs.clone().into_iter().fold(head, u64::saturating_add) as f64;
+    let mut blocks = vec![0; stages as usize];
+    let (mut stage, mut sum) = (0, 0_u64);
+    for cost in costs {
+        blocks[stage] += 1;
+        sum = sum.saturating_add(cost);
+        if stage + 1 < blocks.len() && sum as f64 > whole * ((stage + 1) as f64 / stages as f64) {
+            stage += 1;
+        }
+    }
+    blocks
+}
+
 /// Bytes that an engine holds from its first backward pass on beside all that is traced, of a rank with these stages.
 ///
 /// Megatron-LM on Transformer Engine: where gradients of weights are added to their buffers, backward hands out an empty

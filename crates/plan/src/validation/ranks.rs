@@ -10,6 +10,7 @@ use super::recipe::{self, Of};
 use super::row::Row;
 use crate::blocks::Blocks;
 use crate::handover::Engine;
+use crate::layout::engine::blocks_by_cost;
 use crate::layout::rank::{self, RankTrace};
 use crate::layout::{ContextParallel, Layout, Schedule};
 use crate::sharding::Sharding;
@@ -102,8 +103,7 @@ pub(super) fn layout(
     })
 }
 
-/// Blocks of each stage by the cost of their matrices: a stage is full once all up to its end cost more than its share of
-/// the whole; the head counts as what it is, the token table as nothing.
+/// Blocks of each stage by the cost of their matrices; the head counts as what it is, the token table as nothing.
 ///
 /// # Errors
 /// If a stage before the last block has none.
@@ -121,17 +121,7 @@ fn stages_by_cost(model: &ModelSpec, stages: u64) -> Result<Vec<u64>, String> {
             attention + mlp
         })
         .collect();
-    let whole = (costs.iter().sum::<u64>() + model.vocab_size * h) as f64;
-    let mut blocks = vec![0; stages as usize];
-    let (mut stage, mut sum) = (0, 0);
-    for cost in costs {
-        blocks[stage] += 1;
-        sum += cost;
-        let share = whole * ((stage + 1) as f64 / stages as f64);
-        if sum as f64 > share {
-            stage += 1;
-        }
-    }
+    let blocks = blocks_by_cost(costs, model.vocab_size * h, stages);
     // Those behind the last block have the head and the loss.
     if blocks.iter().rev().skip_while(|count| **count == 0).any(|count| *count == 0) {
         return Err("layout: a stage without a block".to_owned());
