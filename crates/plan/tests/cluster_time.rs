@@ -72,6 +72,6 @@ fn chosen_layouts_are_nearly_the_best_measured() {
         let regrets = regrets(&set(&rows, name, false));
         let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;
         println!("{name}: {} groups, mean regret {mean:.4}", regrets.len());
-        assert!(mean < 0.05, "{name}: {mean}");
+        assert!(mean < 0.045, "{name}: {mean}");
     }
 }

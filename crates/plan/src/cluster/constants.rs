@@ -156,7 +156,20 @@ pub struct Rules {
     pub frameworks: Vec<(String, Vec<Constant>)>,
 }
 
-const OF_RULES: [&str; 7] = ["evenness", "taken", "jitter", "between_failures_h", "fetch", "ramp", "narrow"];
+const OF_RULES: [&str; 12] = [
+    "evenness",
+    "taken",
+    "jitter",
+    "between_failures_h",
+    "usual_of_peak",
+    "fetch",
+    "ramp",
+    "attention_narrow",
+    "attention_backward",
+    "attention_causal",
+    "attention_ramp",
+    "attention_ramp_backward",
+];
 const OF_FRAMEWORK: [&str; 2] = ["pass_ops", "slice_ops"];
 
 impl Rules {

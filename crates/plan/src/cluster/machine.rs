@@ -5,7 +5,7 @@ use std::ops::{Add, AddAssign, Mul};
 use super::collective_time::{Collective, Fabric, Late, NodeLinks};
 use super::constants::{Family, Rules};
 use super::network::NetworkKind;
-use super::op_time::{Device, Piece};
+use super::op_time::{AttentionShape, Device, Piece};
 use super::topology::{Axis, Degrees, Order, Span};
 use crate::hardware::{Hardware, Link, Precision, Scope, Variant};
 
@@ -98,9 +98,6 @@ pub struct Parts<'a> {
     pub network: &'a NetworkKind,
 }
 
-/// Part of a dense peak that large matrix products reach where nobody measured it: the mean of the devices where somebody did.
-const USUAL_OF_PEAK: f64 = 0.8;
-
 impl Parts<'_> {
     /// Dense FLOP per second of large matrix products: measured, or as much of the peak as was measured in `bf16`.
     fn products(&self) -> f64 {
@@ -109,7 +106,7 @@ impl Parts<'_> {
         let peak = |precision| self.hardware.peak(precision).map(|peak| peak.rate.get());
         let share = match (measured(Precision::Bf16), peak(Precision::Bf16)) {
             (Some(rate), Some(peak)) => rate / peak,
-            _ => USUAL_OF_PEAK,
+            _ => self.rules.get("usual_of_peak"),
         };
         measured(self.precision).or_else(|| peak(self.precision).map(|peak| peak * share)).unwrap_or(0.0)
     }
@@ -141,7 +138,12 @@ impl Parts<'_> {
                 launch: get("launch_us") * 1e-6,
                 fetch: self.rules.get("fetch"),
                 ramp: self.rules.get("ramp"),
-                narrow: self.rules.get("narrow"),
+                shape: AttentionShape {
+                    narrow: self.rules.get("attention_narrow"),
+                    backward: self.rules.get("attention_backward"),
+                    causal: self.rules.get("attention_causal"),
+                    ramp: ["attention_ramp", "attention_ramp_backward"].map(|name| self.rules.get(name)),
+                },
             },
             fabric: Fabric {
                 per_node: self.per_node,

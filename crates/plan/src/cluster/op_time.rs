@@ -86,8 +86,7 @@ impl Piece {
 
 /// Pairs of a query and a key that it sees, where the last query is as late as the last key.
 fn pairs(queries: u64, keys: u64) -> f64 {
-    let (q, k) = (queries as f64, keys as f64);
-    if k >= q { q * (k - q) + q * (q + 1.0) / 2.0 } else { k * (k + 1.0) / 2.0 }
+    tensor::ops::attention::pairs(queries, keys, true, None) as f64
 }
 
 /// What a device reaches in a training step.
@@ -95,7 +94,7 @@ fn pairs(queries: u64, keys: u64) -> f64 {
 pub struct Device {
     /// FLOP per second of large matrix products.
     pub products: f64,
-    /// FLOP per second of fused attention, forward.
+    /// FLOP per second of fused attention, forward, without a mask.
     pub attention: f64,
     /// Bytes per second of ops that move bytes.
     pub bandwidth: f64,
@@ -110,8 +109,21 @@ pub struct Device {
     pub fetch: f64,
     /// Steps of the sum that a tile spends on filling its pipeline and on writing its result.
     pub ramp: f64,
+    /// How attention depends on its shape.
+    pub shape: AttentionShape,
+}
+
+/// How the rate of fused attention depends on the shape of its work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionShape {
     /// Width at which a head's exponentials take as long as its products: a narrower one has fewer products for each.
     pub narrow: f64,
+    /// Rate of the gradient over that of attention, at long sequences.
+    pub backward: f64,
+    /// Rate with a causal mask over that without one, beside what tiles on the diagonal lose.
+    pub causal: f64,
+    /// Keys in whose time a tile of queries fills its pipeline and writes its result, forward and backward.
+    pub ramp: [f64; 2],
 }
 
 /// Rows and columns of the tiles of a product. The first is the one at which products reach their full rate.
@@ -120,11 +132,6 @@ const TILES: [(u64, u64); 8] =
 
 /// Queries of a tile of attention.
 const QUERIES: u64 = 128;
-
-/// Rate of the gradient of attention over that of attention.
-///
-/// Source: Dao 2023, arXiv:2307.08691, section 4.1: up to 63 and 73 % of the peak of an A100.
-const ATTENTION_BACKWARD: f64 = 63.0 / 73.0;
 
 impl Device {
     /// Seconds of a piece on the device, once it is started.
@@ -176,17 +183,20 @@ impl Device {
 
     fn fused_attention(&self, piece: &Piece) -> f64 {
         let Work::Attention { heads, queries, keys, width, causal, backward } = piece.work else { return 0.0 };
+        let AttentionShape { narrow, backward: slower, causal: masked, ramp } = self.shape;
+        let pairs = if causal { pairs(queries, keys) } else { queries as f64 * keys as f64 };
         // Tiles on the diagonal are computed whole.
         let diagonal =
-            if causal { (queries.min(keys) * QUERIES) as f64 / 2.0 / pairs(queries, keys).max(1.0) } else { 0.0 };
+            if causal { queries.min(keys) as f64 / queries.max(1) as f64 * QUERIES as f64 / 2.0 } else { 0.0 };
+        let lost = (diagonal + ramp[usize::from(backward)]) * queries as f64 / pairs.max(1.0);
         let tiles = heads * queries.div_ceil(QUERIES);
         let waves = tiles.div_ceil(self.processors) as f64 * self.processors as f64 / tiles.max(1) as f64;
         // Causal tiles differ in length, which fills the gaps of the last wave.
         let idle = if tiles < self.processors || !causal { waves } else { 1.0 };
-        let rate = self.attention * if backward { ATTENTION_BACKWARD } else { 1.0 };
+        let rate = self.attention * if backward { slower } else { 1.0 } * if causal { masked } else { 1.0 };
         // The rate is that of heads of 128.
-        let narrow = (1.0 + self.narrow / width as f64) / (1.0 + self.narrow / 128.0);
-        piece.flop() / rate * (1.0 + diagonal) * idle * narrow
+        let narrow = (1.0 + narrow / width as f64) / (1.0 + narrow / 128.0);
+        piece.flop() / rate * (1.0 + lost) * idle * narrow
     }
 }
 
@@ -203,7 +213,7 @@ mod tests {
         launch: 1e-5,
         fetch: 12.0,
         ramp: 96.0,
-        narrow: 32.0,
+        shape: AttentionShape { narrow: 22.0, backward: 0.87, causal: 1.0, ramp: [0.0, 0.0] },
     };
 
     fn rate(m: u64, n: u64, k: u64) -> f64 {
@@ -285,5 +295,31 @@ mod tests {
         assert!((rate(128, 1320) / 400e12 - 1.0 / (1.0 + 127.0 / 129.0)).abs() < 0.01, "{}", rate(128, 1320));
         // One head of one tile leaves 131 processors idle.
         assert!(rate(128, 1) < rate(128, 132) / 100.0);
+    }
+
+    #[test]
+    fn attention_is_as_fast_as_was_published_at_every_length() {
+        // FlashAttention-2 on H100, in TFLOP/s, with 16,384 tokens of width 2,048: arXiv:2407.08608, figures 5 and 6.
+        let hopper = Device {
+            attention: 370e12,
+            shape: AttentionShape { narrow: 22.0, backward: 0.87, causal: 0.93, ramp: [96.0, 240.0] },
+            ..DEVICE
+        };
+        for (width, causal, backward, published) in [
+            (128, true, false, [191.0, 260.0, 298.0, 319.0, 333.0, 335.0]),
+            (128, false, false, [309.0, 350.0, 362.0, 368.0, 370.0, 370.0]),
+            (64, false, false, [282.0, 306.0, 318.0, 321.0, 322.0, 324.0]),
+            (128, false, true, [214.0, 260.0, 291.0, 310.0, 318.0, 322.0]),
+            (64, false, true, [198.0, 238.0, 264.0, 279.0, 287.0, 291.0]),
+        ] {
+            for (doublings, speed) in published.into_iter().enumerate() {
+                let keys = 512 << doublings;
+                let heads = (16384 / keys) * (2048 / width);
+                let work = Work::Attention { heads, queries: keys, keys, width, causal, backward };
+                let piece = Piece { work, bytes: 0.0, launches: 1.0 };
+                let found = piece.flop() / hopper.seconds(&piece) / 1e12;
+                assert!((found / speed - 1.0).abs() < 0.12, "{width} {causal} {backward} {keys}: {found} {speed}");
+            }
+        }
     }
 }

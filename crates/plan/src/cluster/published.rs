@@ -14,8 +14,11 @@ use super::op_time::Piece;
 use super::shape::{Accumulation, Again, Part, Shape, Share, block, embedding, head};
 use super::step::{Passes, Rank, Step, StepTime, Sync, Update};
 use super::topology::{Axis, Degrees, Order, Span};
+use crate::handover::Engine;
 use crate::hardware::{self, Hardware, Precision};
 use crate::layout::Schedule;
+use crate::layout::engine::blocks_by_cost;
+use crate::layout::overlap::{self, Exchange};
 
 /// The framework that a source measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,14 +149,16 @@ impl Measured {
             },
             fused_attention: text("attention") == "fused",
             beside: framework != Framework::MegatronTransformerEngine,
+            own_first: framework == Framework::Nanotron,
+            plain: framework == Framework::Nanotron,
             accumulation: match framework {
                 Framework::Nanotron => Accumulation::Wide,
                 Framework::MegatronDeepSpeed => Accumulation::Narrow,
                 Framework::Megatron | Framework::MegatronTransformerEngine => Accumulation::Fused,
             },
             // Logits are cast to 32 bits and passed over by the largest, the difference, the exponential, the sum and the
-            // quotient; a fused loss reads and writes them once forward and once backward.
-            loss_bytes: if framework == Framework::MegatronTransformerEngine { 8.0 } else { 40.0 },
+            // quotient; backward multiplies and casts back. A fused loss reads and writes them once each way.
+            loss_bytes: if framework == Framework::MegatronTransformerEngine { [4.0, 4.0] } else { [38.0, 14.0] },
         };
         let experts = match count("n_experts") {
             None => None,
@@ -282,20 +287,9 @@ impl Measured {
             let (layers, stages) = (self.shape.layers, stages as u64);
             return (0..stages).map(|stage| layers / stages + u64::from(stage < layers % stages)).collect();
         }
-        // A block goes to the stage whose part of the cost is not yet full; the head counts, the embedding does not.
-        let width = self.shape.width as f64;
-        let block = 4.0 * width * width + 3.0 * width * self.shape.inner as f64;
-        let total = block * self.shape.layers as f64 + self.shape.vocab as f64 * width;
-        let mut blocks = vec![0; stages];
-        let (mut stage, mut sum) = (0, 0.0);
-        for _ in 0..self.shape.layers {
-            blocks[stage] += 1;
-            sum += block;
-            if stage + 1 < stages && sum >= total * (stage + 1) as f64 / stages as f64 {
-                stage += 1;
-            }
-        }
-        blocks
+        let (width, layers) = (self.shape.width, self.shape.layers as usize);
+        let block = 4 * width * width + 3 * width * self.shape.inner;
+        blocks_by_cost(std::iter::repeat_n(block, layers), self.shape.vocab * width, stages as u64)
     }
 
     /// What each rank of the pipeline does: blocks, embedding, head, and once in a step its update.
@@ -381,7 +375,8 @@ impl Measured {
                     let slice = rules().of_framework(self.framework.name(), "slice_ops");
                     slices = TENSORS * blocks as f64 * replicas * slice;
                 } else {
-                    sync = Sync::During { bucket: 25e6 };
+                    let replicas = self.degrees.dp * self.degrees.cp;
+                    sync = overlap::sync(Some(Engine::Nanotron), 0, Exchange::Gradients, replicas, 4);
                 }
             }
             Framework::MegatronDeepSpeed | Framework::Megatron => {
@@ -406,7 +401,7 @@ impl Measured {
         let bytes = 8.0 * (parameters + experts) + (16.0 + 12.0 + 2.0) * (parameters / divided + experts / copies);
         let tensors = TENSORS * blocks as f64 + 2.0;
         let optimizer = vec![Item::Op(Piece { launches: tensors + slices, ..Piece::moves(bytes) })];
-        Update { gradients, sync, optimizer, parameters: gathered }
+        Update { gradients, sync, gather: Sync::Behind, optimizer, parameters: gathered }
     }
 }
 

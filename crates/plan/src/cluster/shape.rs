@@ -49,10 +49,14 @@ pub struct Share {
     pub fused_attention: bool,
     /// Whether exchanges of tensor parallelism run beside products that do not need them.
     pub beside: bool,
+    /// Whether a map multiplies the rows that a rank has itself while those of the others are gathered.
+    pub own_first: bool,
+    /// Whether modules are plain ones, each of whose small ops is a kernel.
+    pub plain: bool,
     /// How gradients of micro-batches are added up.
     pub accumulation: Accumulation,
-    /// Passes over the logits that the loss makes, forward and backward, in bytes of an element.
-    pub loss_bytes: f64,
+    /// Bytes that the loss reads and writes of a logit, forward and backward.
+    pub loss_bytes: [f64; 2],
 }
 
 /// How the gradients of micro-batches are added up.
@@ -155,18 +159,31 @@ impl<'a> Writer<'a> {
         Talk { collective, bytes: self.gathered(), axis: Axis::Tp }
     }
 
-    /// In front of a map that is divided by columns.
-    fn enter(&self, items: &mut Vec<Item>) {
-        if self.share.tp > 1 && self.share.sp {
-            items.push(Item::Talk(self.talk(Collective::AllGather)));
-        }
-    }
-
     /// Behind a map that is divided by rows.
     fn leave(&self, items: &mut Vec<Item>) {
         if self.share.tp > 1 {
             let collective = if self.share.sp { Collective::ReduceScatter } else { Collective::AllReduce };
             items.push(Item::Talk(self.talk(collective)));
+        }
+    }
+
+    /// A product with rows that are gathered before it.
+    fn gathered_product(&self, map: &Linear, piece: impl Fn(&Linear) -> Piece, items: &mut Vec<Item>) {
+        let tp = self.share.tp;
+        if tp == 1 || !self.share.sp {
+            items.push(Item::Op(piece(map)));
+            return;
+        }
+        let talk = self.talk(Collective::AllGather);
+        let own = map.tokens / tp;
+        if self.share.own_first && own > 0 {
+            // What is gathered lies before and behind the own rows: two products, but on the first and last rank.
+            let rest = piece(&Linear { tokens: map.tokens - own, ..*map });
+            let launches = if tp > 2 { 2.0 } else { 1.0 };
+            items.push(Item::Both(piece(&Linear { tokens: own, ..*map }), talk));
+            items.push(Item::Op(Piece { launches, ..rest }));
+        } else {
+            items.extend([Item::Talk(talk), Item::Op(piece(map))]);
         }
     }
 
@@ -196,10 +213,7 @@ impl<'a> Writer<'a> {
 
     /// Backward of a map divided by rows: the gradient of its result is gathered.
     fn row(&self, map: &Linear, part: &mut Part) {
-        if self.share.tp > 1 && self.share.sp {
-            part.backward.push(Item::Talk(self.talk(Collective::AllGather)));
-        }
-        part.backward.push(Item::Op(map.input()));
+        self.gathered_product(map, Linear::input, &mut part.backward);
         part.weights.push(Item::Op(map.weight()));
         self.accumulate(map, part);
     }
@@ -212,6 +226,44 @@ impl<'a> Writer<'a> {
             Accumulation::Narrow => (6.0, 1.0),
         };
         part.weights.push(moves(bytes * map.from as f64 * map.to as f64, launches));
+    }
+
+    /// What is done to queries, keys and values between their map and attention.
+    ///
+    /// Plain modules forward: all three are put in an order of their own, keys and values joined and put in another, queries
+    /// and keys rotated, and what attention gives is put back; lengths of sequences are summed by small kernels. Backward
+    /// the same, and gradients that were split are joined.
+    ///
+    /// Source of the plain ones: huggingface/nanotron, `src/nanotron/models/llama.py`, `CausalSelfAttention.forward` and
+    /// `CoreAttention.forward`.
+    fn heads(&self, backward: bool) -> Item {
+        let Shape { head, heads, kv_heads, llama, .. } = *self.shape;
+        let bytes = |heads: u64| self.tokens as f64 * (head * heads) as f64 / self.share.tp as f64 * WIDTH;
+        let (q, k) = (bytes(heads), bytes(kv_heads));
+        if !self.share.plain {
+            return moves(if llama { 4.0 } else { 2.0 } * (q + k), 2.0);
+        }
+        let ordered = 2.0 * (q + 2.0 * k);
+        let back = if self.share.micro_batch > 1 { 2.0 * q } else { 0.0 };
+        if backward {
+            moves(2.0 * ordered + 4.0 * k + 2.0 * q + 2.0 * k + back, 7.0)
+        } else {
+            moves(ordered + 8.0 * k + 2.0 * q + 2.0 * k + back, 12.0)
+        }
+    }
+
+    /// The activation between the maps of a feed-forward part of so many bytes inside.
+    ///
+    /// Plain gates: the activation, its product with the other half; backward the two products, the activation, and both
+    /// gradients joined. Source: `GLUActivation` of the same file.
+    fn activation(&self, inner: f64, backward: bool) -> Item {
+        let [forward, back] = match (self.shape.llama, self.share.plain) {
+            (true, true) => [(5.0, 2.0), (13.0, 4.0)],
+            (true, false) => [(3.0, 1.0), (5.0, 1.0)],
+            (false, _) => [(2.0, 1.0), (3.0, 1.0)],
+        };
+        let (bytes, launches) = if backward { back } else { forward };
+        moves(bytes * inner, launches)
     }
 
     /// Attention without its maps.
@@ -230,19 +282,33 @@ impl<'a> Writer<'a> {
         let scores = mine as f64 * queries as f64 * seq as f64;
         let (qk, pv) = ((queries, seq, head), (queries, head, seq));
         let product = |(m, n, k): (u64, u64, u64)| Item::Op(Piece::product(mine, m, n, k, WIDTH));
+        let [softmax, gradient] = softmax(mine, queries);
+        let (softmax, gradient) = (moves(scores * softmax.0, softmax.1), moves(scores * gradient.0, gradient.1));
         if backward {
             vec![
                 product((queries, seq, head)),
                 product((seq, head, queries)),
-                // Dropout and softmax.
+                // Dropout.
                 moves(scores * 5.0, 1.0),
-                moves(scores * 6.0, 1.0),
+                gradient,
                 product((queries, head, seq)),
                 product((seq, head, queries)),
             ]
         } else {
-            vec![product(qk), moves(scores * 4.0, 1.0), moves(scores * 5.0, 1.0), product(pv)]
+            vec![product(qk), softmax, moves(scores * 5.0, 1.0), product(pv)]
         }
+    }
+}
+
+/// Bytes of a score and kernels of the softmax of `heads` rows of scores, forward and backward: one kernel, which takes four
+/// heads of all sequences at once, or else one each to widen, scale, mask, divide and narrow.
+///
+/// Source: NVIDIA/Megatron-LM, `megatron/core/fusions/fused_softmax.py`, `is_kernel_available` and `forward_torch_softmax`.
+fn softmax(heads: u64, queries: u64) -> [(f64, f64); 2] {
+    if heads.is_multiple_of(4) && queries.is_multiple_of(4) {
+        [(4.0, 1.0), (6.0, 1.0)]
+    } else {
+        [(6.0 + 8.0 + 9.0 + 8.0 + 6.0, 5.0), (6.0 + 12.0 + 9.0 + 8.0 + 6.0, 5.0)]
     }
 }
 
@@ -257,21 +323,18 @@ pub fn block(shape: &Shape, share: &Share) -> Part {
     let up = Linear { tokens, from: shape.width, to: matrices * shape.inner / tp };
     let down = Linear { tokens, from: shape.inner / tp, to: shape.width };
     let inner = tokens as f64 * shape.inner as f64 / tp as f64 * WIDTH;
-    let rotated = tokens as f64 * (shape.head * (shape.heads + shape.kv_heads)) as f64 / tp as f64 * WIDTH;
 
     let mut forward = Vec::new();
     forward.push(moves(2.0 * between, 1.0));
-    writer.enter(&mut forward);
-    forward.push(Item::Op(qkv.forward()));
-    forward.push(moves(if shape.llama { 4.0 * rotated } else { 2.0 * rotated }, 2.0));
+    writer.gathered_product(&qkv, Linear::forward, &mut forward);
+    forward.push(writer.heads(false));
     forward.extend(writer.attention(false));
     forward.push(Item::Op(out.forward()));
     writer.leave(&mut forward);
     forward.push(moves(3.0 * between, 1.0));
     forward.push(moves(2.0 * between, 1.0));
-    writer.enter(&mut forward);
-    forward.push(Item::Op(up.forward()));
-    forward.push(moves(if shape.llama { 3.0 } else { 2.0 } * inner, 1.0));
+    writer.gathered_product(&up, Linear::forward, &mut forward);
+    forward.push(writer.activation(inner, false));
     forward.push(Item::Op(down.forward()));
     writer.leave(&mut forward);
     forward.push(moves(3.0 * between, 1.0));
@@ -284,13 +347,13 @@ pub fn block(shape: &Shape, share: &Share) -> Part {
     }
     part.forward = forward;
     writer.row(&down, &mut part);
-    part.backward.push(moves(if shape.llama { 5.0 } else { 3.0 } * inner, 1.0));
+    part.backward.push(writer.activation(inner, true));
     writer.column(&up, &mut part);
     part.backward.push(moves(4.0 * between, 2.0));
     part.backward.push(moves(3.0 * between, 1.0));
     writer.row(&out, &mut part);
     part.backward.extend(writer.attention(true));
-    part.backward.push(moves(if shape.llama { 4.0 * rotated } else { 2.0 * rotated }, 2.0));
+    part.backward.push(writer.heads(true));
     writer.column(&qkv, &mut part);
     part.backward.push(moves(4.0 * between, 2.0));
     part.backward.push(moves(3.0 * between, 1.0));
@@ -319,9 +382,8 @@ pub fn head(shape: &Shape, share: &Share) -> Part {
     let logits = tokens as f64 * shape.vocab as f64 / share.tp as f64;
     let mut part = Part::default();
     part.forward.push(moves(2.0 * writer.between, 1.0));
-    writer.enter(&mut part.forward);
-    part.forward.push(Item::Op(map.forward()));
-    part.forward.push(moves(0.5 * share.loss_bytes * logits, 6.0));
+    writer.gathered_product(&map, Linear::forward, &mut part.forward);
+    part.forward.push(moves(share.loss_bytes[0] * logits, 6.0));
     if share.tp > 1 {
         // Largest logit, that of the target, sum of exponentials.
         for _ in 0..3 {
@@ -332,7 +394,7 @@ pub fn head(shape: &Shape, share: &Share) -> Part {
             }));
         }
     }
-    part.backward.push(moves(0.5 * share.loss_bytes * logits, 3.0));
+    part.backward.push(moves(share.loss_bytes[1] * logits, 3.0));
     writer.column(&map, &mut part);
     part.backward.push(moves(4.0 * writer.between, 2.0));
     part
@@ -363,8 +425,10 @@ mod tests {
         again: Again::Nothing,
         fused_attention: true,
         beside: false,
+        own_first: false,
+        plain: false,
         accumulation: Accumulation::Fused,
-        loss_bytes: 8.0,
+        loss_bytes: [4.0, 4.0],
     };
 
     fn flop(items: &[Item]) -> f64 {

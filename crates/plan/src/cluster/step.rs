@@ -8,12 +8,13 @@ use super::pipeline::{Pipeline, StageTime};
 use super::topology::Axis;
 use crate::layout::Schedule;
 
-/// When gradients are exchanged between replicas.
+/// When replicas exchange gradients or parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sync {
-    /// Once the last backward pass has ended.
+    /// Once the last backward pass, or the update, has ended.
     Behind,
-    /// In buckets of that many bytes, each as soon as its gradients are there in the last backward pass.
+    /// In buckets of that many bytes: gradients each as soon as they are there in the last backward pass, parameters each
+    /// before they are used in the first forward pass.
     During {
         /// Bytes of a bucket.
         bucket: f64,
@@ -27,6 +28,8 @@ pub struct Update {
     pub gradients: Vec<Talk>,
     /// When they are.
     pub sync: Sync,
+    /// When those of parameters are.
+    pub gather: Sync,
     /// The optimizer: by bytes.
     pub optimizer: Vec<Item>,
     /// Exchanges of parameters behind it.
@@ -111,10 +114,12 @@ impl Step {
         let busiest = self.ranks.iter().map(busy).fold(0.0, f64::max) * self.micro_batches as f64;
         let updates = self.ranks.iter().map(|rank| {
             let last = rank.stages.iter().map(|passes| machine.seconds(passes.backward + passes.weights)).sum();
+            let first = rank.stages.iter().map(|passes| machine.seconds(passes.forward)).sum();
+            let Update { gradients, sync, gather, optimizer, parameters } = &rank.update;
             [
-                rank.update.exposed(machine, last),
-                machine.seconds(machine.cost(&rank.update.optimizer)),
-                rank.update.parameters.iter().map(|talk| machine.talk(talk)).sum(),
+                sync.exposed(machine, gradients, last),
+                machine.seconds(machine.cost(optimizer)),
+                gather.exposed(machine, parameters, first),
             ]
         });
         // The step ends with the rank whose update takes longest.
@@ -178,20 +183,21 @@ impl Step {
     }
 }
 
-impl Update {
-    /// Seconds of exchanging gradients that the last backward pass, of `last` seconds, does not hide.
-    fn exposed(&self, machine: &Machine, last: f64) -> f64 {
-        let exposed = |talk: &Talk| match self.sync {
-            Sync::Behind => machine.talk(talk),
-            Sync::During { bucket } => {
+impl Sync {
+    /// Seconds of exchanges that a pass of so many seconds does not hide.
+    fn exposed(self, machine: &Machine, talks: &[Talk], pass: f64) -> f64 {
+        let exposed = |talk: &Talk| match self {
+            Self::Behind => machine.talk(talk),
+            Self::During { bucket } => {
                 let buckets = (talk.bytes / bucket).ceil().max(1.0);
                 let one = machine.talk(&Talk { bytes: talk.bytes / buckets, ..*talk });
-                // The last bucket is ready only when the pass has ended; beside the others the pass is slower.
-                let hidden = ((buckets - 1.0) * one).min(last);
-                (buckets * one - last).max(one) + machine.taken * hidden
+                // The last gradients are there only when the pass has ended, and the pass waits for its first parameters;
+                // beside the other buckets it is slower.
+                let hidden = ((buckets - 1.0) * one).min(pass);
+                (buckets * one - pass).max(one) + machine.taken * hidden
             }
         };
-        self.gradients.iter().map(exposed).sum()
+        talks.iter().map(exposed).sum()
     }
 }
 
@@ -212,7 +218,7 @@ mod tests {
     fn step(sync: Sync) -> Step {
         let talk = Talk { collective: Collective::AllReduce, bytes: 4e9, axis: Axis::Replicas };
         let optimizer = vec![Item::Op(Piece::moves(3.015e9))];
-        let update = Update { gradients: vec![talk], sync, optimizer, parameters: Vec::new() };
+        let update = Update { gradients: vec![talk], sync, gather: Sync::Behind, optimizer, parameters: Vec::new() };
         Step {
             ranks: vec![Rank { stages: vec![passes(0.1)], update }; 4],
             schedule: Schedule::OneFOneB,

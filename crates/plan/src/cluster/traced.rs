@@ -218,8 +218,10 @@ mod tests {
             again: Again::Nothing,
             fused_attention: true,
             beside: false,
+            own_first: false,
+            plain: false,
             accumulation: Accumulation::Wide,
-            loss_bytes: 8.0,
+            loss_bytes: [4.0, 4.0],
         };
         let part = block(&shape, &share);
         let closed = [part.forward, part.backward, part.weights].concat();

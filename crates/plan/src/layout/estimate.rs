@@ -8,6 +8,7 @@ use tensor::meter::OpEvent;
 use tensor::{Op, Phase};
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Seconds};
 
+use super::overlap::{self, Exchange};
 use super::rank::{RankMemory, RankTrace, trace};
 use super::{Layout, Schedule, moe};
 use crate::cluster::collective_time::Collective;
@@ -208,7 +209,9 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        let mut sync = Sync::Behind;
+        let replicas = layout.dp.saturating_mul(layout.cp);
+        let when = |exchange, width| overlap::sync(self.engine, layout.zero, exchange, replicas, width);
+        let (mut sync, gather) = (when(Exchange::Gradients, grad), when(Exchange::Parameters, weight));
         if let Some(between) = between {
             // What is cut up is added up with that of the other groups; where that is done block by block, so is this.
             let bytes = held.shared * grad as f64 / layout.sharing_ranks() as f64;
@@ -225,7 +228,7 @@ impl<'a> Run<'a> {
         }
         // The ops of the update, whose time is known, as one that moves as many bytes as take as long.
         let moves = Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
-        Update { gradients, sync, optimizer: vec![Item::Op(moves)], parameters }
+        Update { gradients, sync, gather, optimizer: vec![Item::Op(moves)], parameters }
     }
 
     /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass: hidden behind

@@ -7,6 +7,7 @@ pub mod answer;
 mod check;
 pub mod engine;
 pub mod estimate;
+pub mod overlap;
 pub mod rank;
 pub mod report;
 pub mod search;
