@@ -463,8 +463,8 @@ mod tests {
 
     #[test]
     fn ranks_that_share_matrices_do_the_flop_of_one_between_them() {
-        for (tp, sp) in [(2, false), (4, true), (8, true)] {
-            let share = Share { tp, sp, ..ALONE };
+        for (tp, sp, own_first) in [(2, false, false), (4, true, false), (8, true, true)] {
+            let share = Share { tp, sp, own_first, beside: own_first, plain: own_first, ..ALONE };
             for (whole, part) in
                 [(block(&LLAMA, &ALONE), block(&LLAMA, &share)), (head(&LLAMA, &ALONE), head(&LLAMA, &share))]
             {
@@ -476,6 +476,38 @@ mod tests {
                     assert!((flop(part) * tp as f64 - flop(whole)).abs() <= 1e-9 * flop(whole), "{tp}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn plain_modules_move_more_by_more_kernels() {
+        let of = |share: &Share| {
+            let part = block(&LLAMA, share);
+            let sum = |value: fn(&Piece) -> f64| -> f64 {
+                let pieces = part.forward.iter().chain(&part.backward).filter_map(|item| match item {
+                    Item::Op(piece) if piece.work == Work::Moves => Some(value(piece)),
+                    _ => None,
+                });
+                pieces.sum()
+            };
+            (sum(|piece| piece.bytes), sum(|piece| piece.launches))
+        };
+        let (fused, plain) = (of(&ALONE), of(&Share { plain: true, ..ALONE }));
+        // Of 8,192 tokens: ten passes more over 14,336 channels; queries of 32 and keys and values of 8 heads of 128.
+        let channels = 10.0 * 14_336.0;
+        let (q, k) = (32.0 * 128.0, 8.0 * 128.0);
+        let heads = 6.0 * (q + 2.0 * k) + 16.0 * k + 8.0 * q - 8.0 * (q + k);
+        assert!((plain.0 - fused.0 - 8192.0 * 2.0 * (channels + heads)).abs() < 1.0, "{plain:?} {fused:?}");
+        assert_eq!(plain.1 - fused.1, 1.0 + 3.0 + 10.0 + 5.0);
+    }
+
+    #[test]
+    fn a_softmax_of_less_than_four_heads_is_many_kernels() {
+        let [forward, backward] = softmax(4, 1024);
+        assert_eq!([forward.1, backward.1], [1.0, 1.0]);
+        for (heads, queries) in [(2, 1024), (4, 1023)] {
+            let [slow, slower] = softmax(heads, queries);
+            assert!(slow.0 > 5.0 * forward.0 && slower.0 > 5.0 * backward.0 && slow.1 == 5.0 && slower.1 == 5.0);
         }
     }
 
@@ -495,7 +527,14 @@ mod tests {
         assert_eq!(talks(&plain.forward), [AllReduce, AllReduce]);
         assert_eq!([talks(&plain.backward), talks(&plain.weights)].concat(), [AllReduce, AllReduce]);
         // Gather and scatter in their place, and inputs gathered again: Korthikanti et al. 2022, section 4.2.
-        let sequence = block(&LLAMA, &Share { tp: 4, sp: true, ..ALONE });
+        let split = Share { tp: 4, sp: true, ..ALONE };
+        let own = block(&LLAMA, &Share { own_first: true, beside: true, ..split });
+        assert_eq!(talks(&own.forward), [AllGather, ReduceScatter, AllGather, ReduceScatter]);
+        // Maps by columns and by rows gather beside a quarter of the product: the rows that the rank has.
+        let quarter =
+            |item: &&Item| matches!(item, Item::Both(piece, _) if matches!(piece.work, Work::Product { m: 2048, .. }));
+        assert_eq!([&own.forward, &own.backward].map(|items| items.iter().filter(quarter).count()), [2, 2]);
+        let sequence = block(&LLAMA, &split);
         assert_eq!(talks(&sequence.forward), [AllGather, ReduceScatter, AllGather, ReduceScatter]);
         assert_eq!(talks(&sequence.backward), [AllGather; 4]);
         assert_eq!(talks(&sequence.weights), [ReduceScatter; 2]);

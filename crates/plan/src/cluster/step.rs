@@ -266,6 +266,23 @@ mod tests {
     }
 
     #[test]
+    fn parameters_hide_behind_the_first_forward_pass_but_for_one_bucket() {
+        let machine = machine(DEGREES);
+        let talk = Talk { collective: Collective::AllGather, bytes: 2e9, axis: Axis::Replicas };
+        let time = |gather| {
+            let mut step = step(Sync::Behind);
+            for rank in &mut step.ranks {
+                (rank.update.gather, rank.update.parameters) = (gather, vec![talk]);
+            }
+            step.time(&machine).parameters
+        };
+        let (behind, during) = (time(Sync::Behind), time(Sync::During { bucket: 160e6 }));
+        assert!((behind - machine.talk(&talk)).abs() < 1e-12);
+        // One of thirteen buckets, and what the others take of the pass.
+        assert!(during > behind / 13.0 && during < 0.3 * behind, "{during} {behind}");
+    }
+
+    #[test]
     fn a_host_that_does_not_run_ahead_makes_each_pass_wait() {
         let machine = machine(DEGREES);
         let mut step = step(Sync::Behind);
