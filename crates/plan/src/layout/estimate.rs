@@ -371,4 +371,29 @@ mod tests {
             }
         }
     }
+
+    /// An engine that exchanges beside passes waits for less of it, and no engine for more.
+    #[test]
+    fn exchanges_beside_passes_are_waited_for_less() {
+        let (name, text) = presets::find("llama-3.1-8b").unwrap();
+        let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+        let cluster = Cluster {
+            hardware: hardware::find("h100-sxm").unwrap(),
+            per_node: 8,
+            network: network::find(network::USUAL).unwrap(),
+        };
+        let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let time = |engine, zero| {
+            let run = Run::new(&model, step, engine, cluster).unwrap();
+            let layout = Layout { dp: 16, zero, ..Layout::default() };
+            run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap().time
+        };
+        let behind = time(None, 1);
+        let megatron = time(Some(Engine::Megatron), 1);
+        assert!(megatron.gradients < 0.5 * behind.gradients && megatron.parameters < 0.5 * behind.parameters);
+        let deepspeed = time(Some(Engine::DeepSpeed), 1);
+        assert!(deepspeed.gradients < 0.5 * behind.gradients && deepspeed.parameters == behind.parameters);
+        let nanotron = time(Some(Engine::Nanotron), 1);
+        assert_eq!([nanotron.gradients, nanotron.parameters], [behind.gradients, behind.parameters]);
+    }
 }
