@@ -214,6 +214,15 @@ impl Forward {
         before + self.cache.as_ref().map_or(0, |cache| cache.len())
     }
 
+    /// The positions of a rank, as runs with a first and a length: one, or two of equal length where keys and values go round.
+    pub fn runs(&self) -> Vec<(u64, u64)> {
+        if self.ranks.around().is_none() {
+            return vec![(self.start(), self.seq_len)];
+        }
+        let (place, half) = (self.runtime.place(Axis::Cp), self.seq_len / 2);
+        [place, 2 * self.ranks.cp - 1 - place].map(|part| (part * half, half)).to_vec()
+    }
+
     /// The same pass with a hold of its own on the tables a layer uses: what a checkpointed region keeps until it runs
     /// again.
     #[must_use]

@@ -16,8 +16,11 @@ pub struct Ranks {
     pub tp: u64,
     /// Whether the stream between shared matrices is divided over them by position.
     pub sp: bool,
-    /// Ranks that share a sequence: each has its positions, and attention exchanges heads for them.
+    /// Ranks that share a sequence: each has its positions.
     pub cp: u64,
+    /// Whether keys and values go round these, each of which has one part from the front of the sequence and one from its end;
+    /// otherwise attention exchanges heads for positions.
+    pub ring: bool,
     /// Ranks that share the experts of a block.
     pub ep: u64,
     /// Ranks that share the matrices of an expert.
@@ -28,7 +31,7 @@ pub struct Ranks {
 
 impl Ranks {
     /// One rank that holds everything.
-    pub const ALONE: Self = Self { tp: 1, sp: false, cp: 1, ep: 1, etp: 1, imbalance: 1.0 };
+    pub const ALONE: Self = Self { tp: 1, sp: false, cp: 1, ring: false, ep: 1, etp: 1, imbalance: 1.0 };
 
     /// Whether there is no other rank.
     pub const fn is_alone(self) -> bool {
@@ -43,6 +46,17 @@ impl Ranks {
     /// Those that share a sequence.
     pub const fn context(self) -> Group {
         Group { axis: Axis::Cp, size: self.cp }
+    }
+
+    /// Those that keys and values go round, if they do.
+    pub const fn around(self) -> Option<Group> {
+        if self.ring && self.cp > 1 { Some(self.context()) } else { None }
+    }
+
+    /// Those that exchange heads for positions: nobody where keys and values go round.
+    const fn exchanging(self) -> Group {
+        let group = self.context();
+        if self.ring { Group { size: 1, ..group } } else { group }
     }
 
     /// Those that share experts.
@@ -137,7 +151,7 @@ impl Forward {
     /// # Errors
     /// If the ranks do not divide the heads.
     pub fn heads_for_positions(&self, heads: Tensor) -> Result<Tensor> {
-        let group = self.ranks.context();
+        let group = self.ranks.exchanging();
         if group.is_alone() { Ok(heads) } else { heads.all_to_all(group, 1, 2) }
     }
 
@@ -149,7 +163,7 @@ impl Forward {
     /// # Errors
     /// If the ranks do not divide the positions.
     pub fn positions_for_heads(&self, mixed: Tensor) -> Result<Tensor> {
-        let group = self.ranks.context();
+        let group = self.ranks.exchanging();
         if group.is_alone() { Ok(mixed) } else { mixed.all_to_all(group, 1, 2) }
     }
 

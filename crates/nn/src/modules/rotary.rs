@@ -61,7 +61,12 @@ fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tenso
         let inv_freq = exponents.mul_scalar(spec.theta.ln())?.exp()?; // d/2
         let inv_freq = still(inv_freq, spec)?;
         let sign = spec.sign();
-        let positions = rt.arange(f.seq_len, sign * f.start() as f64, sign, DType::F32)?;
+        let run = |(first, len): (u64, u64)| rt.arange(len, sign * first as f64, sign, DType::F32);
+        let runs = f.runs().into_iter().map(run).collect::<Result<Vec<Tensor>>>()?;
+        let positions = match &runs[..] {
+            [one] => one.clone(),
+            several => Tensor::cat(&several.iter().collect::<Vec<_>>(), 0)?,
+        };
         let angles = positions.unsqueeze(1)?.mul(&inv_freq)?; // s d/2
         let wide = if spec.interleaved {
             let twice = angles.unsqueeze(2)?;

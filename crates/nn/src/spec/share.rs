@@ -70,7 +70,8 @@ fn whole_sequence(model: &ModelSpec, ranks: Ranks, problems: &mut Vec<String>) {
         let Some(attention) = layer.attention() else { continue };
         let each = ranks.tp.saturating_mul(ranks.cp);
         let divided = attention.heads.is_multiple_of(each) && attention.kv_heads.is_multiple_of(each);
-        refuse(!divided, "a number of heads that tp × cp does not divide");
+        refuse(!divided && !ranks.ring, "a number of heads that tp × cp does not divide");
+        refuse(ranks.ring && attention.window.is_some(), "a window that keys and values would go round for");
         refuse(attention.sinks, "a logit of each head that joins the softmax");
         refuse(attention.relative.is_some() || attention.alibi, "a position bias");
         refuse(attention.keep.is_some() || attention.differential.is_some(), "an attention in several parts");

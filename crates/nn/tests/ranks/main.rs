@@ -312,12 +312,49 @@ fn experts_over_the_ranks_that_share_matrices() {
     }
 }
 
-/// Ranks that share a sequence have the loss and gradients of the whole: means over their positions, averaged.
+/// Positions of a rank: a run of them; where keys and values go round, one part from the front and the one as far from the end.
+fn positions(ranks: Ranks, place: u64) -> Vec<u64> {
+    if !ranks.ring {
+        let len = SEQ_LEN / ranks.cp;
+        return (place * len..(place + 1) * len).collect();
+    }
+    let half = SEQ_LEN / ranks.cp / 2;
+    [place, 2 * ranks.cp - 1 - place].into_iter().flat_map(|part| part * half..(part + 1) * half).collect()
+}
+
 #[test]
 fn positions_over_ranks_that_exchange_heads() {
+    let names = sequences_divided(Ranks { cp: 2, ..Ranks::ALONE });
+    assert!(["llama", "qwen3", "mixtral", "deepseek_v3"].iter().all(|name| names.contains(name)), "{names:?}");
+}
+
+#[test]
+fn positions_over_ranks_that_keys_and_values_go_round() {
+    for cp in [2, 4] {
+        let names = sequences_divided(Ranks { cp, ring: true, ..Ranks::ALONE });
+        assert!(["llama", "qwen3", "deepseek_v3"].iter().all(|name| names.contains(name)), "{cp}: {names:?}");
+    }
+}
+
+/// What a rank of a ring computes and sends: as much as all others, and together the products of the whole, pair by pair.
+#[test]
+fn ranks_of_a_ring_compute_the_whole_together() {
+    let spec = load("llama");
+    let whole = step::trace(&spec, &step_options(Profile::Fused)).unwrap().trace.cost(|_| true);
+    for cp in [2, 4] {
+        let own = spec.share(Ranks { cp, ring: true, ..Ranks::ALONE }).unwrap();
+        let options = StepOptions { seq_len: SEQ_LEN / cp, ..step_options(Profile::Fused) };
+        let cost = step::trace(&own, &options).unwrap().trace.cost(|_| true);
+        assert_eq!(cost.matmul * u128::from(cp), whole.matmul, "cp {cp}");
+        assert!(cost.sent > 0 && cost.sent == cost.received, "{} sent, {} received", cost.sent, cost.received);
+    }
+}
+
+/// Ranks that share a sequence have the loss and gradients of the whole: means over their positions, averaged. The families
+/// that can be divided so.
+fn sequences_divided(ranks: Ranks) -> Vec<&'static str> {
     let mut names = Vec::new();
     for (name, _) in FAMILIES {
-        let ranks = Ranks { cp: 2, ..Ranks::ALONE };
         let spec = &load(name);
         if spec.share(ranks).is_err() {
             continue;
@@ -337,10 +374,11 @@ fn positions_over_ranks_that_exchange_heads() {
                 }
             });
             let id = |i: u64| ((i * i + 3 * i) % 13) as f64;
-            let (first, len) = part.map_or((0, SEQ_LEN), |part| (part * SEQ_LEN / 2, SEQ_LEN / 2));
+            let own = part.map_or((0..SEQ_LEN).collect(), |part| positions(ranks, part));
             let ids = |shift: u64| {
-                let row = move |b: u64| (first..first + len).map(move |i| id(b * 5 + i + shift));
-                runtime.input(&(0..BATCH).flat_map(row).collect::<Vec<f64>>(), &[BATCH, len], DType::I64).unwrap()
+                let row = |b: u64| own.iter().map(move |i| id(b * 5 + i + shift));
+                let shape = [BATCH, own.len() as u64];
+                runtime.input(&(0..BATCH).flat_map(row).collect::<Vec<f64>>(), &shape, DType::I64).unwrap()
             };
             let loss = training.forward(&ids(0), Labels::Targets(&ids(1))).unwrap();
             let value = loss.item().unwrap();
@@ -350,21 +388,21 @@ fn positions_over_ranks_that_exchange_heads() {
             (value, all.collect::<BTreeMap<_, _>>())
         };
         let (loss, expected) = run(spec, None, None);
-        let threads = Threads::new(&[(Axis::Cp, 2)]);
+        let threads = Threads::new(&[(Axis::Cp, ranks.cp)]);
         let results = thread::scope(|scope| {
             let run = |rank: u64| {
                 let (threads, run) = (&threads, &run);
                 scope.spawn(move || run(&load(name).share(ranks).unwrap(), Some(rank), Some(threads.peers(rank))))
             };
-            let all: Vec<_> = (0..2).map(run).collect();
+            let all: Vec<_> = (0..ranks.cp).map(run).collect();
             all.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        let mean = f64::midpoint(results[0].0, results[1].0);
+        let mean = results.iter().map(|(loss, _)| loss).sum::<f64>() / ranks.cp as f64;
         assert!((mean - loss).abs() < 1e-5 * loss.abs(), "{name}: loss {mean}, of the whole {loss}");
         let floor = 1e-3 * expected.values().map(|g| largest(g)).fold(0.0, f64::max);
         for (param, want) in &expected {
-            let got = results[0].1[param].iter().zip(&results[1].1[param]).map(|(a, b)| f64::midpoint(*a, *b));
-            let most = want.iter().zip(got).fold(0f64, |m, (w, g)| m.max((g - w).abs()));
+            let got = |i: usize| results.iter().map(|(_, all)| all[param][i]).sum::<f64>() / ranks.cp as f64;
+            let most = want.iter().enumerate().fold(0f64, |m, (i, w)| m.max((got(i) - w).abs()));
             let scale = param.strip_suffix(".bias").and_then(|module| expected.get(&format!("{module}.weight")));
             let scale = scale.map_or(0.0, |g| largest(g)).max(largest(want)).max(floor);
             assert!(most <= 3e-5 * scale, "{name}: gradient of {param} is off by {:.1e}", most / scale);
@@ -372,7 +410,7 @@ fn positions_over_ranks_that_exchange_heads() {
         names.push(*name);
     }
     println!("{names:?}");
-    assert!(["llama", "qwen3", "mixtral", "deepseek_v3"].iter().all(|name| names.contains(name)), "{names:?}");
+    names
 }
 
 fn step_options(profile: Profile) -> StepOptions {

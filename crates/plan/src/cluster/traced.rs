@@ -16,8 +16,28 @@ pub const LAUNCHES: f64 = 34.0 / 49.0;
 
 /// The items of the ops of a trace, in their order. Views are nothing; what goes to neighbours in a pipeline is left out,
 /// because [`Pipeline`](super::pipeline::Pipeline) has it.
+///
+/// Keys and values that go round the ranks of a sequence do so beside the attention that follows.
+///
+/// Source: NVIDIA/TransformerEngine, `context_parallel.py`: messages of the next step are under way on a stream of their own.
 pub fn items<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<Item> {
-    events.into_iter().flat_map(|event| item(event).into_iter().chain(buffer(event))).collect()
+    let mut items = Vec::new();
+    let mut under_way: Option<Talk> = None;
+    for event in events {
+        match item(event) {
+            Some(Item::Talk(talk)) if talk.collective == Collective::Send => {
+                let before = under_way.map_or(0.0, |talk| talk.bytes);
+                under_way = Some(Talk { bytes: before + talk.bytes, ..talk });
+            }
+            Some(Item::Op(piece)) if matches!(event.op, Op::Attention(_) | Op::AttentionBackward(_)) => {
+                items.push(under_way.take().map_or(Item::Op(piece), |talk| Item::Both(piece, talk)));
+            }
+            other => items.extend(other),
+        }
+        items.extend(buffer(event));
+    }
+    items.extend(under_way.map(Item::Talk));
+    items
 }
 
 /// What a product that adds to a buffer does beside multiplying: the buffer is read and written when a tile is done, with

@@ -157,7 +157,10 @@ fn sizes(layout: &Layout, model: &ModelSpec, seq_len: u64, problems: &mut Diagno
     if layout.cp > 1 {
         match layout.context {
             // Each rank has one part from the front and one from the back, so that all see as many pairs.
-            ContextParallel::Ring => divides(format!("half of {seq_len} tokens"), seq_len / 2, "cp", layout.cp),
+            ContextParallel::Ring => {
+                let half = if seq_len.is_multiple_of(2) { seq_len / 2 } else { 1 };
+                divides(format!("half of {seq_len} tokens"), half, "cp", layout.cp);
+            }
             ContextParallel::AllToAll => {
                 divides(format!("sequences of {seq_len} tokens"), seq_len, "cp", layout.cp);
                 for count in heads.iter().chain(&kv_heads) {

@@ -327,23 +327,48 @@ pub(super) fn same_traces(a: &Layout, b: &Layout) -> bool {
 mod tests {
     use super::*;
     use crate::cluster::network;
+    use crate::layout::ContextParallel;
     use crate::presets;
     use nn::Profile;
     use nn::step::Precision;
+
+    fn llama() -> Model {
+        let (name, text) = presets::find("llama-3.1-8b").unwrap();
+        Model::from_text(name, name, text.as_bytes(), &[], None).unwrap()
+    }
+
+    fn cluster(per_node: u64) -> Cluster<'static> {
+        let (hardware, network) = (hardware::find("h100-sxm").unwrap(), network::find(network::USUAL).unwrap());
+        Cluster { hardware, per_node, network }
+    }
+
+    /// Keys and values that go round leave the heads where they are: what attention makes is what the map behind it reads, where
+    /// ranks that exchange heads hold both. Between nodes that takes longer than inside of one.
+    #[test]
+    fn keys_and_values_go_round() {
+        let model = llama();
+        let step = StepOptions::usual(32768, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let of = |context, per_node| {
+            let run = Run::new(&model, step, None, cluster(per_node)).unwrap();
+            let layout = Layout { cp: 4, context, zero: 1, ..Layout::default() };
+            run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap()
+        };
+        let (ring, exchange) = (of(ContextParallel::Ring, 8), of(ContextParallel::AllToAll, 8));
+        let activations = |one: &Estimate| one.memory[0].peak_by_role[tensor::Role::Activation as usize];
+        // 32 blocks, 8,192 positions of a rank, a width of 4,096 in two bytes.
+        assert_eq!(activations(&exchange) - activations(&ring), 32 * 8192 * 4096 * 2);
+        let slow = of(ContextParallel::Ring, 1);
+        assert_eq!(slow.memory, ring.memory);
+        assert!(slow.time.passes > ring.time.passes, "{:?} {:?}", slow.time, ring.time);
+    }
 
     /// States over 8 of 64 replicas: a device holds what one of 8 does; gradients are cut up inside of a node and an eighth of
     /// them is added up between nodes.
     #[test]
     fn states_over_some_of_the_replicas() {
-        let (name, text) = presets::find("llama-3.1-8b").unwrap();
-        let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
-        let cluster = Cluster {
-            hardware: hardware::find("h100-sxm").unwrap(),
-            per_node: 8,
-            network: network::find(network::USUAL).unwrap(),
-        };
+        let model = llama();
         let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
-        let run = Run::new(&model, step, None, cluster).unwrap();
+        let run = Run::new(&model, step, None, cluster(8)).unwrap();
         for zero in 1..=3 {
             let of = |dp, shard| {
                 let layout = Layout { dp, zero, shard, ..Layout::default() };

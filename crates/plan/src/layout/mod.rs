@@ -188,7 +188,9 @@ impl Layout {
 
     /// How tensors are divided within a stage and a replica.
     pub const fn ranks(&self) -> Ranks {
-        Ranks { tp: self.tp, sp: self.sp, cp: self.cp, ep: self.ep, etp: self.etp, imbalance: self.imbalance }
+        let ring = self.cp > 1 && matches!(self.context, ContextParallel::Ring);
+        let Self { tp, sp, cp, ep, etp, imbalance, .. } = *self;
+        Ranks { tp, sp, cp, ring, ep, etp, imbalance }
     }
 
     /// How states are divided over replicas.

@@ -8,7 +8,7 @@ use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Diagnostic, Diagnostics};
 
-use super::{ContextParallel, Layout, Schedule, check, engine};
+use super::{Layout, Schedule, check, engine};
 use crate::blocks::Blocks;
 use crate::cluster::pipeline as cluster;
 use crate::handover::Engine;
@@ -55,7 +55,7 @@ pub struct RankMemory {
 /// precision, optimizer; `engine` who runs it, where that is somebody whose ways are known.
 ///
 /// # Errors
-/// What [`check`] refuses; `T0484` for parts of models that are not divided, `T0485` for a division that is not traced.
+/// What [`check`] refuses; `T0484` for parts of models that are not divided.
 pub fn trace(
     model: &ModelSpec,
     layout: &Layout,
@@ -67,11 +67,6 @@ pub fn trace(
     let words = |problems: Vec<String>| -> Diagnostics {
         problems.into_iter().map(|problem| Diagnostic::error("T0484", problem)).collect()
     };
-    if layout.cp > 1 && layout.context == ContextParallel::Ring {
-        let problem = Diagnostic::error("T0485", "keys and values that go round the ranks are not traced")
-            .help("context parallel by all-to-all, or cp 1");
-        return Err(Diagnostics::from(problem));
-    }
     let own = model.share(layout.ranks()).map_err(words)?;
     let blocks = layout.blocks_of(model.layers.len() as u64);
     let starts: Vec<usize> = blocks

@@ -56,7 +56,7 @@ impl Class {
             | Op::SolveTriangular(_)
             | Op::LowerInverse(_)
             | Op::LowerInverseBackward(_) => Self::Products,
-            Op::Attention(_) | Op::AttentionBackward(_) => Self::Attention,
+            Op::Attention(_) | Op::AttentionBackward(_) | Op::RingAttention(_) => Self::Attention,
             Op::Softmax(_)
             | Op::SoftmaxBackward(_)
             | Op::LogSoftmax(_)

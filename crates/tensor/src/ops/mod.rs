@@ -373,6 +373,8 @@ ops! {
     replicate { Replicate }
     /// One rank's part of what all hold.
     partition { Partition }
+    /// Attention whose keys and values go round.
+    ring_attention { RingAttention }
     // --- from outside
     /// An op with its own cost rule.
     custom { Custom }

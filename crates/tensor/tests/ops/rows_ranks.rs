@@ -6,6 +6,7 @@ use napkin_tensor::apply::{apply, apply_on};
 use napkin_tensor::ops::all_gather::AllGather;
 use napkin_tensor::ops::all_reduce::AllReduce;
 use napkin_tensor::ops::all_to_all::AllToAll;
+use napkin_tensor::ops::attention::Attention;
 use napkin_tensor::ops::broadcast::Broadcast;
 use napkin_tensor::ops::nll_loss::Reduction;
 use napkin_tensor::ops::partition::Partition;
@@ -44,6 +45,10 @@ pub fn rows() -> Vec<Row> {
         row("recv", |g| {
             let op = Recv { group: ALONE, from: 1, shape: [2u64, 3].as_slice().into(), dtype: DType::F32 };
             Ok(apply_on(&g.rt, Op::Recv(op), &[])?.into_vec())
+        }),
+        row("ring_attention", |g| {
+            let (q, k, v) = (g.float(&[1, 2, 4, 3])?, g.float(&[1, 1, 4, 3])?, g.float(&[1, 1, 4, 2])?);
+            Ok(vec![q.ring_attention(&k, &v, ALONE, Attention::causal(0.7))?])
         }),
         row("cross_entropy_shard", |g| shard(g, Reduction::Mean)),
         row("cross_entropy_shard, sum", |g| shard(g, Reduction::Sum)),

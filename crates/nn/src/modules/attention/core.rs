@@ -88,6 +88,9 @@ impl Attention {
         if !self.spec.causal && self.spec.window.is_some() {
             bias = Some(hf::additive_mask(f, &self.spec, q.dtype())?);
         }
+        if let Some(group) = f.ranks.around() {
+            return q.ring_attention(k, v, group, self.options(f, self.spec.causal));
+        }
         let sinks = self.sinks.as_ref().map(|s| f.weight(s)).transpose()?;
         q.attention(k, v, bias.as_ref(), sinks.as_ref(), self.options(f, self.spec.causal))
     }
