@@ -95,6 +95,12 @@ fn document() -> String {
     for engine in ["megatron", "torchtitan", "deepspeed", "fsdp", "nanotron"] {
         csvs(&mut out, &format!("engines/{engine}.csv"), &format!("Options of {engine}"), &["source", "read"]);
     }
+    csvs(
+        &mut out,
+        "engines/overlap.csv",
+        "Exchanges of engines beside passes",
+        &["engine", "exchange", "source", "read"],
+    );
     csvs(&mut out, "published/SOURCES.csv", "Published measurements", &["source_id", "document", "rows"]);
     out
 }
