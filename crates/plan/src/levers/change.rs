@@ -266,17 +266,25 @@ fn degrees(spec: &ModelSpec, now: &Layout, push: &mut dyn FnMut(Knob, &'static s
         effect("blocks over twice the stages, half the replicas", "blocks over twice the stages: twice the devices"),
         rest(pp),
     );
-    // Ranks of one sequence hold the same weights, as replicas do.
-    let context = if now.cp == 1 { ContextParallel::AllToAll } else { now.context };
-    let cp = Layout { cp: now.cp * 2, context, ..now.clone() };
-    push(
-        Knob::Context,
-        effect(
-            "sequences over twice the ranks, half the replicas",
-            "sequences over twice the ranks: twice the devices",
-        ),
-        rest(cp),
-    );
+    // Ranks of one sequence hold the same weights, as replicas do. Not every attention goes round, and not all heads divide.
+    let ways: &[ContextParallel] = match now.context {
+        ContextParallel::Ring if now.cp == 1 => &[ContextParallel::Ring, ContextParallel::AllToAll],
+        ContextParallel::Ring => &[ContextParallel::Ring],
+        ContextParallel::AllToAll => &[ContextParallel::AllToAll],
+    };
+    for &context in ways {
+        let around = context == ContextParallel::Ring;
+        push(
+            Knob::Context,
+            match (halved, around) {
+                (true, true) => "sequences over twice the ranks that keys and values go round, half the replicas",
+                (true, false) => "sequences over twice the ranks that exchange heads, half the replicas",
+                (false, true) => "sequences over twice the ranks that keys and values go round: twice the devices",
+                (false, false) => "sequences over twice the ranks that exchange heads: twice the devices",
+            },
+            rest(Layout { cp: now.cp * 2, context, ..now.clone() }),
+        );
+    }
     if spec.layers.iter().any(|layer| moe(&layer.feed_forward).is_some()) {
         push(Knob::Experts, "experts over twice the ranks", Layout { ep: now.ep * 2, ..now.clone() });
     }
