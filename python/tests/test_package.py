@@ -157,3 +157,34 @@ def test_a_step_of_torch_is_reconciled() -> None:
     held = sum(parameter.numel() * 4 for parameter in module.parameters())
     assert record.peak_bytes > held
     assert answer["snapshot"]["allocated_bytes"] == record.peak_bytes
+
+
+def test_answers_have_the_form_that_the_schema_says() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    referencing = pytest.importorskip("referencing")
+    schemas = {name: json.loads((ROOT / "docs" / "schema" / name).read_text()) for name in ("report.schema.json", "error.schema.json")}
+    known = [(name, referencing.Resource.from_contents(schema)) for name, schema in schemas.items()]
+    known += [(schema["$id"], referencing.Resource.from_contents(schema)) for schema in schemas.values()]
+    registry = referencing.Registry().with_resources(known)
+    report = jsonschema.Draft202012Validator(schemas["report.schema.json"], registry=registry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", napkin.NapkinWarning)
+        for line in (
+            "plan gpt2 --hw a100-sxm-80gb -n 2 --tokens 1B",
+            "report gpt2 --hw a100-sxm-80gb -n 2 --gbs 8",
+            "params qwen3-0.6b",
+            "ledger gpt2 --set sliding_wombat=1",
+            "fit dense:7B --states-only --hw h100-sxm",
+            "infer gpt2 --hw h100-sxm",
+            "dtype 0.1",
+            "einsum 'a b, b c -> a c' a=2 b=3 c=4",
+            "hw h100-sxm",
+            "models",
+            "explain 6nd N=1 D=1",
+        ):
+            report.validate(napkin.ask(line).to_dict())
+    error = jsonschema.Draft202012Validator(schemas["error.schema.json"], registry=registry)
+    for words in (["plan", "nothing"], ["ledger", "gpt2", "--hw=h100", "--zero=9"], ["paln"]):
+        with pytest.raises(napkin._native.Problems) as caught:
+            napkin._native.answer(words, {})
+        error.validate(json.loads(str(caught.value)))
