@@ -11,15 +11,17 @@ class NapkinError(Exception):
 
     Attributes:
         problems: one dict for each problem, with ``code``, ``message``, ``location``, ``why`` and ``help``.
-        code: code of the first problem, such as ``T0479``; ``None`` where it has none.
-        path: file of the first problem, if it is in one.
+        code: code of the first problem with a place, else of the first; such as ``T0479``, or ``None`` where it has none.
+        path: file of that problem, if it is in one.
         line: line in that file, from 1.
-        hint: what to do about the first problem, if that is known.
+        hint: what to do about it, if that is known.
     """
 
     def __init__(self, problems: list[dict[str, Any]]) -> None:
         self.problems = problems
-        first = problems[0] if problems else {}
+        # What has a place beyond the beginning of its file says more than what is missing from it.
+        placed = [one for one in problems if ((one.get("location") or {}).get("line") or 0) > 1]
+        first = (placed or problems or [{}])[0]
         location = first.get("location") or {}
         self.code: str | None = first.get("code")
         self.path: str | None = location.get("file")
