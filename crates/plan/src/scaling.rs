@@ -27,7 +27,7 @@ const SHORT: [usize; 2] = [4, 6];
 pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
     let layers = spec.depth();
     let alike =
-        spec.order.is_none() && spec.layers.windows(2).all(|w| std::rc::Rc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
+        spec.order.is_none() && spec.layers.windows(2).all(|w| std::sync::Arc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
     let equal = alike && spec.tuning.is_uniform();
     let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, Blocks::of(&spec.names));
     let highest = if !equal || layers <= SHORT[1] {

@@ -11,7 +11,7 @@ use crate::spec::{
     BlockForm, Correction, FeedForwardSpec, LayerSpec, LinearSpec, ModelSpec, NormKind, NormSpec, QkNorm, RouterSpec,
     Scores,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 fn form(norm: &NormSpec) -> BlockForm {
     BlockForm::Sandwich {
@@ -63,14 +63,14 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let first = r.count_or("num_dense_layers", 1, FAMILY);
 
     // Four kinds of layers at most, each described once.
-    let kinds: Vec<Rc<LayerSpec>> = [(&full, false), (&full, true), (&local, false), (&local, true)]
+    let kinds: Vec<Arc<LayerSpec>> = [(&full, false), (&full, true), (&local, false), (&local, true)]
         .into_iter()
         .map(|(attention, dense)| {
             let mut layer = sparse(attention.clone(), moe.clone(), form(&norm));
             if dense {
                 layer.feed_forward = FeedForwardSpec::Mlp(gated_mlp(dense_width, act, false));
             }
-            Rc::new(layer)
+            Arc::new(layer)
         })
         .collect();
     let kind = |(&slides, i): (&bool, u64)| kinds[2 * usize::from(slides) + usize::from(i < first)].clone();

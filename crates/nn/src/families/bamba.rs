@@ -7,7 +7,7 @@ use super::common::{
 use super::mamba2::{HYBRID_KEYS, expanded, state_space};
 use crate::config::Reader;
 use crate::spec::{BlockForm, LayerNames, ModelNames, ModelSpec, NormSpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Norms before both parts.
 pub(super) fn form(norm: &NormSpec) -> BlockForm {
@@ -38,7 +38,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut scans = full.clone();
     scans.mixer = mamba.into();
     scans.names.attention = "mamba";
-    let (full, scans) = (Rc::new(full), Rc::new(scans));
+    let (full, scans) = (Arc::new(full), Arc::new(scans));
     let layers = (0..s.l).map(|i| if attends.contains(&i) { full.clone() } else { scans.clone() }).collect();
     let mut model = decoder(r, &s, layers, norm, tied);
     model.names = ModelNames { norm: "final_layernorm", ..ModelNames::default() };

@@ -7,7 +7,7 @@ use crate::spec::{
     AttentionSpec, BlockForm, CrossSpec, EmbeddingSpec, LayerNames, LayerSpec, LinearSpec, ModelNames, ModelSpec,
     NormKind, NormSpec, PositionForm, PositionTable, Projection, SharedTable, StackSpec, Task,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// How a family of this kind differs from BART.
 #[derive(Clone, Copy)]
@@ -150,7 +150,7 @@ impl Side {
         act: crate::spec::Activation,
         norm: &NormSpec,
         [dropout, attention_dropout]: [f64; 2],
-    ) -> Vec<Rc<LayerSpec>> {
+    ) -> Vec<Arc<LayerSpec>> {
         let mixing = |causal: bool| {
             let mut attention = attention(&self.sizes(0), true, true);
             projections(&mut attention, self.k_bias);
@@ -175,7 +175,7 @@ impl Side {
             norm: named("encoder_attn_layer_norm", norm),
             width: self.h,
         });
-        std::iter::repeat_n(Rc::new(layer), self.l as usize).collect()
+        std::iter::repeat_n(Arc::new(layer), self.l as usize).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::spec::{
     Activation, AttentionSpec, BlockForm, LayerSpec, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace,
     RotaryPrecision, RotarySpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What both read alike.
 struct Base {
@@ -49,7 +49,7 @@ impl Base {
         block(attention, gated_mlp(self.f, self.act, false), form)
     }
 
-    fn finish(self, r: &mut Reader<'_>, layers: Vec<Rc<LayerSpec>>) -> ModelSpec {
+    fn finish(self, r: &mut Reader<'_>, layers: Vec<Arc<LayerSpec>>) -> ModelSpec {
         let mut spec = decoder(r, &self.s, layers, self.norm, self.tied);
         spec.head.scale = Some(r.float_or("logit_scale", 0.0625, FAMILY));
         spec

@@ -6,7 +6,7 @@ use crate::spec::{
     MlpInput, MlpSpec, ModelSpec, NamedNorm, NormKind, NormSpec, Projection, QkNorm, QkNormPlace, RotaryForm,
     RotaryJoin, RotaryPrecision, RotarySpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Widths and counts under their usual keys.
 pub struct Sizes {
@@ -121,8 +121,8 @@ pub fn sliding(r: &mut Reader<'_>, l: u64, pattern: impl Fn(u64) -> bool) -> Vec
 }
 
 /// Layers of two kinds, each kind described once.
-pub fn alternate(slides: &[bool], full: LayerSpec, sliding: LayerSpec) -> Vec<Rc<LayerSpec>> {
-    let (full, sliding) = (Rc::new(full), Rc::new(sliding));
+pub fn alternate(slides: &[bool], full: LayerSpec, sliding: LayerSpec) -> Vec<Arc<LayerSpec>> {
+    let (full, sliding) = (Arc::new(full), Arc::new(sliding));
     slides.iter().map(|&s| if s { sliding.clone() } else { full.clone() }).collect()
 }
 
@@ -335,7 +335,7 @@ pub fn block(attention: AttentionSpec, mlp: MlpSpec, form: BlockForm) -> LayerSp
 }
 
 /// A model under Llama's names.
-pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: NormSpec, tied: bool) -> ModelSpec {
+pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Arc<LayerSpec>>, norm: NormSpec, tied: bool) -> ModelSpec {
     ModelSpec {
         final_norm: Some(norm),
         head: HeadSpec { tied, ..HeadSpec::default() },
@@ -345,6 +345,6 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Rc<LayerSpec>>, norm: 
 }
 
 /// `num_hidden_layers` equal layers.
-pub fn equal(s: &Sizes, layer: LayerSpec) -> Vec<Rc<LayerSpec>> {
-    std::iter::repeat_n(Rc::new(layer), s.l as usize).collect()
+pub fn equal(s: &Sizes, layer: LayerSpec) -> Vec<Arc<LayerSpec>> {
+    std::iter::repeat_n(Arc::new(layer), s.l as usize).collect()
 }

@@ -13,7 +13,7 @@ use crate::spec::{
     Activation, AttentionSpec, IndexerSpec, LatentSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec, Projection,
     RotaryForm, RotarySpec, RouterSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What the versions read alike.
 pub(super) struct Base {
@@ -147,7 +147,7 @@ impl Base {
         let dense_layers = dense_layers(r, self.s.l, defaults.dense);
         let dense = block(self.attention.clone(), gated_mlp(self.f, self.act, bias), pre_norm(&self.norm));
         let sparse = sparse(self.attention, mixture(counts, self.act, router, Some(shared)), pre_norm(&self.norm));
-        let sparse = Rc::new(sparse);
+        let sparse = Arc::new(sparse);
         let layers = mixed(self.s.l, dense, &sparse, |i| dense_layers[i as usize]);
         let tied = r.flag("tie_word_embeddings", false);
         let mut spec = decoder(r, &self.s, layers, self.norm, tied);
@@ -250,15 +250,15 @@ fn indexer(r: &mut Reader<'_>, model: &ModelSpec, heads: u64) -> IndexerSpec {
 
 /// Gives the layers that `full` names an indexer.
 fn index(model: &mut ModelSpec, spec: &IndexerSpec, full: impl Fn(u64) -> bool) {
-    let mut done: Vec<(Rc<LayerSpec>, Rc<LayerSpec>)> = Vec::new();
+    let mut done: Vec<(Arc<LayerSpec>, Arc<LayerSpec>)> = Vec::new();
     for (layer, _) in model.layers.iter_mut().zip(0..).filter(|(_, i)| full(*i)) {
-        let same = done.iter().find(|(plain, _)| Rc::ptr_eq(plain, layer)).map(|(_, indexed)| indexed.clone());
+        let same = done.iter().find(|(plain, _)| Arc::ptr_eq(plain, layer)).map(|(_, indexed)| indexed.clone());
         let indexed = same.unwrap_or_else(|| {
             let mut indexed = (**layer).clone();
             if let Some(Projection::Latent(latent)) = indexed.attention_mut().map(|a| &mut a.projection) {
                 latent.indexer = Some(spec.clone());
             }
-            let indexed = Rc::new(indexed);
+            let indexed = Arc::new(indexed);
             done.push((layer.clone(), indexed.clone()));
             indexed
         });

@@ -5,7 +5,7 @@ use super::common::{
 };
 use crate::config::Reader;
 use crate::spec::{AttentionSpec, ModelSpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);
@@ -37,7 +37,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         // The weight of the second attention starts larger in later layers.
         let start = 0.8 - 0.6 * (-0.3 * i as f64).exp();
         let attention = AttentionSpec { differential: Some(start), ..attention.clone() };
-        Rc::new(block(attention, gated_mlp(f, act, false), pre_norm(&norm)))
+        Arc::new(block(attention, gated_mlp(f, act, false), pre_norm(&norm)))
     };
     let layers = (0..s.l).map(layer).collect();
     decoder(r, &s, layers, norm, tied)

@@ -7,7 +7,7 @@ use super::common::{
 use super::experts::{corrected_router, counts, mixture, router_extras, shared_experts, sparse};
 use crate::config::Reader;
 use crate::spec::{LayerSpec, ModelSpec, QkNorm};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(32), None);
@@ -47,7 +47,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     };
     let dense_layers = alternate(&slides, dense.clone(), windowed(&dense));
     let sparse_layers = alternate(&slides, full.clone(), windowed(&full));
-    let layers: Vec<Rc<LayerSpec>> = dense_layers
+    let layers: Vec<Arc<LayerSpec>> = dense_layers
         .into_iter()
         .zip(sparse_layers)
         .zip(0..)

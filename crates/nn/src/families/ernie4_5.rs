@@ -10,7 +10,7 @@ use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, Correction, ModelSpec, NormSpec, RotaryPrecision, RotarySpec, RouterSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What both read alike.
 struct Base {
@@ -77,7 +77,7 @@ pub(super) fn read_moe(r: &mut Reader<'_>) -> ModelSpec {
     let dense = block(base.attention.clone(), gated_mlp(base.f, base.act, base.bias), pre_norm(&base.norm));
     let sparse = sparse(base.attention, mixture(&counts, base.act, router, shared), pre_norm(&base.norm));
     let is_dense = |i: u64| i < first || i > end || !(i + 1).is_multiple_of(interval);
-    let layers = mixed(s.l, dense, &Rc::new(sparse), is_dense);
+    let layers = mixed(s.l, dense, &Arc::new(sparse), is_dense);
     let mut spec = decoder(r, &base.s, layers, base.norm, base.tied);
     spec.head.bias = base.bias;
     router_extras(r, &mut spec.not_modelled);

@@ -7,7 +7,7 @@ use crate::spec::{
     LayerSpec, ModelSpec, MoeSpec, RouterSpec, Scores, SharedSpec,
 };
 use crate::step;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Numbers of a mixture under their usual keys.
 pub struct Counts {
@@ -78,8 +78,8 @@ pub fn sparse(attention: AttentionSpec, moe: MoeSpec, form: BlockForm) -> LayerS
 }
 
 /// Layers that are dense where `is_dense` says so.
-pub fn mixed(l: u64, dense: LayerSpec, sparse: &Rc<LayerSpec>, is_dense: impl Fn(u64) -> bool) -> Vec<Rc<LayerSpec>> {
-    let dense = Rc::new(dense);
+pub fn mixed(l: u64, dense: LayerSpec, sparse: &Arc<LayerSpec>, is_dense: impl Fn(u64) -> bool) -> Vec<Arc<LayerSpec>> {
+    let dense = Arc::new(dense);
     (0..l).map(|i| if is_dense(i) { dense.clone() } else { sparse.clone() }).collect()
 }
 
@@ -161,13 +161,13 @@ pub fn size_or_off(r: &mut Reader<'_>, key: &str, default: u64) -> Option<u64> {
 
 /// Notes layers for multi-token prediction, which the reference does not build, with their size: each is `layer`, a map
 /// from `2h` to `h` and three norms.
-pub fn extra_predictors(r: &mut Reader<'_>, key: impl Names, spec: &mut ModelSpec, layer: &Rc<LayerSpec>) {
+pub fn extra_predictors(r: &mut Reader<'_>, key: impl Names, spec: &mut ModelSpec, layer: &Arc<LayerSpec>) {
     let count = r.opt_count(key).unwrap_or(0);
     announce_predictors(r, count, spec, std::slice::from_ref(layer));
 }
 
 /// The same where their number is known, each of so many blocks.
-pub fn announce_predictors(r: &Reader<'_>, count: u64, spec: &mut ModelSpec, blocks: &[Rc<LayerSpec>]) {
+pub fn announce_predictors(r: &Reader<'_>, count: u64, spec: &mut ModelSpec, blocks: &[Arc<LayerSpec>]) {
     // Sizes that were refused are not built.
     if count == 0 || r.failed() {
         return;

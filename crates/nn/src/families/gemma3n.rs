@@ -9,7 +9,7 @@ use crate::config::Reader;
 use crate::spec::{
     BlockForm, KvSharing, LayerSpec, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace, RotarySpec, UpdatesSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Numbers under which blocks with a window and without one share keys and values.
 const SLIDING: u8 = 1;
@@ -44,7 +44,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     full.scale = 1.0;
     full.dropout = r.float_or("attention_dropout", 0.0, "off");
 
-    let mut layers: Vec<Rc<LayerSpec>> = Vec::with_capacity(slides.len());
+    let mut layers: Vec<Arc<LayerSpec>> = Vec::with_capacity(slides.len());
     for i in 0..slides.len() {
         let mut mixing = full.clone();
         if slides[i] {
@@ -63,7 +63,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         };
         let made = block(mixing, mlp, form);
         let same = layers.iter().find(|layer| ***layer == made).cloned();
-        layers.push(same.unwrap_or_else(|| Rc::new(made)));
+        layers.push(same.unwrap_or_else(|| Arc::new(made)));
     }
     let mut model = decoder(r, &s, layers, norm, tied);
     model.embedding.scale = Some((s.h as f64).sqrt());
@@ -109,7 +109,7 @@ fn sparsity(r: &mut Reader<'_>, l: u64) -> Vec<f64> {
     listed
 }
 
-fn updates(r: &mut Reader<'_>, l: u64, act: crate::spec::Activation, norm: &NormSpec) -> Rc<UpdatesSpec> {
+fn updates(r: &mut Reader<'_>, l: u64, act: crate::spec::Activation, norm: &NormSpec) -> Arc<UpdatesSpec> {
     let streams = r.size_or("altup_num_inputs", 4, FAMILY);
     if !(2..=UpdatesSpec::MOST_STREAMS).contains(&streams) {
         r.reject(
@@ -139,7 +139,7 @@ fn updates(r: &mut Reader<'_>, l: u64, act: crate::spec::Activation, norm: &Norm
             ("num_hidden_layers", l),
         ],
     );
-    Rc::new(UpdatesSpec {
+    Arc::new(UpdatesSpec {
         streams,
         active: active.min(streams - 1),
         clip: float_or_off(r, "altup_coef_clip", 120.0),

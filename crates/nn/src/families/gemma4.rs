@@ -15,7 +15,7 @@ use crate::spec::{
     MlpInput, ModelNames, ModelSpec, NormKind, NormSpec, Piece, Projection, QkNorm, QkNormPlace, RotarySpec,
     RouterSpec, SignalSpec, SourceSpec, StackSpec, TowerSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let (h, l) = (r.size_or("hidden_size", 2304, FAMILY), r.layers_or("num_hidden_layers", 30, FAMILY));
@@ -61,7 +61,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     windowed.window = window;
     let experts = experts(r, &s, act, eps);
 
-    let mut layers: Vec<Rc<LayerSpec>> = Vec::with_capacity(slides.len());
+    let mut layers: Vec<Arc<LayerSpec>> = Vec::with_capacity(slides.len());
     for (&slides, &sharing) in slides.iter().zip(&sharing) {
         let mut mixing = if slides { windowed.clone() } else { full.clone() };
         mixing.sharing = sharing;
@@ -79,7 +79,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             }));
         }
         let same = layers.iter().find(|layer| ***layer == made).cloned();
-        layers.push(same.unwrap_or_else(|| Rc::new(made)));
+        layers.push(same.unwrap_or_else(|| Arc::new(made)));
     }
     let mut model = decoder(r, &s, layers, norm, tied);
     model.embedding.scale = Some((s.h as f64).sqrt());
@@ -167,7 +167,7 @@ pub(super) fn tower(r: &mut Reader<'_>, text: u64) -> TowerSpec {
         let mut mlp = gated_mlp(f, act, false);
         mlp.input = MlpInput::Gated { gate: map("gate_proj.linear"), up: map("up_proj.linear") };
         mlp.down = map("down_proj.linear");
-        let layer = Rc::new(block(mixing, mlp, gemma2::sandwich(&norm)));
+        let layer = Arc::new(block(mixing, mlp, gemma2::sandwich(&norm)));
 
         let group = kernel.saturating_mul(kernel);
         let width = patch.saturating_mul(patch).saturating_mul(3);

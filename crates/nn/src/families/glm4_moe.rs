@@ -9,7 +9,7 @@ use super::experts::{
 };
 use crate::config::Reader;
 use crate::spec::{LinearSpec, ModelSpec, QkNorm, QkNormPlace, RotaryJoin, RotarySpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(8), None);
@@ -39,7 +39,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let first = r.count_or("first_k_dense_replace", 1, FAMILY);
     let dense = block(attention.clone(), gated_mlp(dense_width, act, false), pre_norm(&norm));
     let sparse = sparse(attention, mixture(&counts, act, router, Some(shared)), pre_norm(&norm));
-    let sparse = Rc::new(sparse);
+    let sparse = Arc::new(sparse);
     let mut spec = decoder(r, &s, mixed(s.l, dense, &sparse, |i| i < first), norm, tied);
     extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &sparse);
     router_extras(r, &mut spec.not_modelled);

@@ -5,7 +5,7 @@ use crate::config::Reader;
 use crate::spec::{
     AttentionSteps, BlockForm, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, PositionTable,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let layers: [&str; 2] = ["num_layers", "num_hidden_layers"];
@@ -34,7 +34,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         let mut layer = block(attention, plain_mlp(f, act, "c_fc", "c_proj", true), form);
         layer.names = LayerNames { attention: "attn.attention", feed_forward: "mlp" };
         layer.dropout = dropout;
-        Rc::new(layer)
+        Arc::new(layer)
     };
     let mut windowed = global.clone();
     windowed.window = Some(window);

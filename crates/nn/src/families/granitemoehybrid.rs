@@ -8,7 +8,7 @@ use super::mamba2::{HYBRID_KEYS, expanded, state_space};
 use super::qwen3_next::attends_by;
 use crate::config::Reader;
 use crate::spec::{LayerNames, LinearSpec, MlpInput, MlpSpec, ModelSpec, RouterSpec, Scores, SharedSpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);
@@ -61,7 +61,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut scans = full.clone();
     scans.mixer = mamba.into();
     scans.names.attention = "mamba";
-    let (full, scans) = (Rc::new(full), Rc::new(scans));
+    let (full, scans) = (Arc::new(full), Arc::new(scans));
     let attends = attends_by(r, ["layer_types", "layers_block_type"], s.l, |_| false);
     let layers = attends.iter().map(|&attends| if attends { full.clone() } else { scans.clone() }).collect();
     r.known(&["init_method", "normalization_function"]);

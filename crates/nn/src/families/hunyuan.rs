@@ -10,7 +10,7 @@ use crate::spec::{
     Activation, AttentionSpec, LayerSpec, ModelSpec, NormSpec, QkNorm, QkNormPlace, RouterSpec, SharedSpec,
 };
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What both read alike.
 struct Base {
@@ -54,7 +54,7 @@ pub(super) fn read_moe(r: &mut Reader<'_>) -> ModelSpec {
     // Released files have these for code of their own; transformers reads none of them.
     r.known(&["moe_intermediate_size", "num_shared_expert", "moe_layer_num_skipped", "use_mixed_mlp_moe"]);
     // Layers with equally many experts per token are described once.
-    let mut kinds: BTreeMap<u64, Rc<LayerSpec>> = BTreeMap::new();
+    let mut kinds: BTreeMap<u64, Arc<LayerSpec>> = BTreeMap::new();
     for &k in &top_k {
         kinds.entry(k).or_insert_with(|| {
             let counts = counts(r, base.s.h, ("num_experts", experts), k, ("intermediate_size", base.f));
@@ -63,7 +63,7 @@ pub(super) fn read_moe(r: &mut Reader<'_>) -> ModelSpec {
             let router =
                 RouterSpec { name: "gate", inner: Some("wg"), f32_map: true, normalise: true, ..RouterSpec::default() };
             let moe = mixture(&counts, base.act, router, Some(shared));
-            Rc::new(sparse(base.attention.clone(), moe, pre_norm(&base.norm)))
+            Arc::new(sparse(base.attention.clone(), moe, pre_norm(&base.norm)))
         });
     }
     let layers = top_k.iter().map(|k| kinds[k].clone()).collect();

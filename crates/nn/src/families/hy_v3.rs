@@ -7,7 +7,7 @@ use super::common::{
 use super::experts::{counts, dense_layers, extra_predictors, mixture, router_extras, shared_experts, sparse};
 use crate::config::Reader;
 use crate::spec::{Correction, ModelSpec, QkNorm, QkNormPlace, RouterSpec, Scores};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(8), Some(128));
@@ -44,7 +44,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let sparse = sparse(attention, mixture(&counts, act, router, Some(shared)), pre_norm(&norm));
     let layers = alternate(&is_dense, sparse.clone(), dense);
     let mut spec = decoder(r, &s, layers, norm, tied);
-    extra_predictors(r, "num_nextn_predict_layers", &mut spec, &Rc::new(sparse));
+    extra_predictors(r, "num_nextn_predict_layers", &mut spec, &Arc::new(sparse));
     router_extras(r, &mut spec.not_modelled);
     spec
 }

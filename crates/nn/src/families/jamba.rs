@@ -6,7 +6,7 @@ use super::experts::{counts, mixture, router_extras, sparse};
 use super::mamba::{Keys, state_space};
 use crate::config::Reader;
 use crate::spec::{LayerNames, MambaNorms, ModelNames, ModelSpec, RouterSpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) const KEYS: Keys = Keys {
     state: &["mamba_d_state"],
@@ -62,7 +62,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             layer.mixer = mamba.clone().into();
             layer.names.attention = "mamba";
         }
-        Rc::new(layer)
+        Arc::new(layer)
     };
     let kinds = [make(false, false), make(false, true), make(true, false), make(true, true)];
     let kind = |(attends, routes): (&bool, &bool)| kinds[2 * usize::from(*attends) + usize::from(*routes)].clone();

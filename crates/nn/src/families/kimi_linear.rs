@@ -11,7 +11,7 @@ use crate::config::Reader;
 use crate::spec::{
     Activation, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, LinearSpec, ModelSpec, NormSpec, Projection,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let defaults = Latent { q_rank: None, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128, eps: 1e-5 };
@@ -77,7 +77,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         if !attends {
             layer.mixer = delta.clone().into();
         }
-        Rc::new(layer)
+        Arc::new(layer)
     };
     let kinds = [make(false, false), make(false, true), make(true, false), make(true, true)];
     let kind = |(attends, dense): (&bool, &bool)| kinds[2 * usize::from(*attends) + usize::from(*dense)].clone();

@@ -10,7 +10,7 @@ use crate::spec::{
     Activation, BlockForm, ConvSpec, Correction, LayerNames, LayerSpec, LinearSpec, MlpInput, MlpSpec, ModelNames,
     ModelSpec, QkNorm, RouterSpec, Scores, ShortConvSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Inner width as the model class adjusts it.
 fn adjusted(r: &mut Reader<'_>, stated: u64) -> u64 {
@@ -110,9 +110,9 @@ fn model(r: &mut Reader<'_>, routes: bool) -> ModelSpec {
             layer.mixer = conv.clone().into();
             layer.names.attention = "conv";
         }
-        Rc::new(layer)
+        Arc::new(layer)
     };
-    let all: [Rc<LayerSpec>; 4] = [make(false, false), make(false, true), make(true, false), make(true, true)];
+    let all: [Arc<LayerSpec>; 4] = [make(false, false), make(false, true), make(true, false), make(true, true)];
     let layers = attends
         .iter()
         .zip(0..)

@@ -11,7 +11,7 @@ use crate::spec::{
     ExpertLayout, LayerNames, LayerSpec, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace, RotaryForm, RotarySpec,
     RouterSpec, Scores, SharedSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(8), Some(128));
@@ -50,7 +50,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     moe.everywhere = true;
 
     // Four kinds of layers at most, each described once.
-    let kinds: Vec<Rc<LayerSpec>> = [(&plain, false), (&plain, true), (&roped, false), (&roped, true)]
+    let kinds: Vec<Arc<LayerSpec>> = [(&plain, false), (&plain, true), (&roped, false), (&roped, true)]
         .into_iter()
         .map(|(attention, mixture)| {
             let mut layer = if mixture {
@@ -59,7 +59,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
                 block(attention.clone(), gated_mlp(dense_width, act, false), pre_norm(&norm))
             };
             layer.names = LayerNames { feed_forward: "feed_forward", ..LayerNames::default() };
-            Rc::new(layer)
+            Arc::new(layer)
         })
         .collect();
     let kind = |(&rope, &mixture): (&bool, &bool)| kinds[2 * usize::from(rope) + usize::from(mixture)].clone();

@@ -8,7 +8,7 @@ use crate::config::Reader;
 use crate::spec::{
     BlockForm, Correction, LayerNames, LayerSpec, ModelSpec, Projection, RotaryForm, RouterSpec, Scores,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 const LATENT: Latent =
     Latent { q_rank: Some(1536), kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128, eps: 1e-5 };
@@ -52,7 +52,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let second = half(&base, ["input_layernorm.1", "post_attention_layernorm.1"], ["self_attn.1", "mlps.1"]);
     let mut first = half(&base, ["input_layernorm.0", "post_attention_layernorm.0"], ["self_attn.0", "mlps.0"]);
     if let BlockForm::Sequential { n1, n2 } = first.form.clone() {
-        first.form = BlockForm::Shortcut { n1, n2, beside: Box::new(moe), name: "mlp", then: Rc::new(second) };
+        first.form = BlockForm::Shortcut { n1, n2, beside: Box::new(moe), name: "mlp", then: Arc::new(second) };
     }
     let tied = r.flag("tie_word_embeddings", false);
     let layers = equal(&base.s, first);

@@ -8,7 +8,7 @@ use super::common::{
 use super::experts::{corrected, counts, dense_layers, groups, mixture, router_extras, sparse};
 use crate::config::Reader;
 use crate::spec::{LayerSpec, LinearSpec, ModelSpec, RotaryJoin, RotarySpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(4), Some(192));
@@ -64,10 +64,10 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let is_dense = dense_layers(r, s.l, 1);
 
     // Four kinds of layers at most, each described once.
-    let kinds: Vec<Rc<LayerSpec>> = [(&full, false), (&full, true), (&windowed, false), (&windowed, true)]
+    let kinds: Vec<Arc<LayerSpec>> = [(&full, false), (&full, true), (&windowed, false), (&windowed, true)]
         .into_iter()
         .map(|(attention, dense)| {
-            Rc::new(if dense {
+            Arc::new(if dense {
                 block(attention.clone(), gated_mlp(dense_width, act, false), pre_norm(&norm))
             } else {
                 sparse(attention.clone(), moe.clone(), pre_norm(&norm))

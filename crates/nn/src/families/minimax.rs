@@ -6,7 +6,7 @@ use super::mixtral;
 use super::qwen3_next::attends;
 use crate::config::Reader;
 use crate::spec::{BlockForm, LightningSpec, ModelSpec, NormSpec, RotaryJoin, RotarySpec};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(8), None);
@@ -37,7 +37,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         mixed: factors,
         fed: mlp_factors,
     };
-    let full = Rc::new(sparse(attention.clone(), moe.clone(), form(full_factors)));
+    let full = Arc::new(sparse(attention.clone(), moe.clone(), form(full_factors)));
     let layers = attends.iter().enumerate().map(|(i, &attends)| {
         if attends {
             return full.clone();
@@ -47,7 +47,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         let norm = NormSpec { eps: 1e-6, ..norm.clone() };
         let mut layer = sparse(attention.clone(), moe.clone(), form(linear_factors));
         layer.mixer = LightningSpec { heads: s.a, head_dim: s.d, block, act: moe.act, slope, norm }.into();
-        Rc::new(layer)
+        Arc::new(layer)
     });
     let layers = layers.collect();
     let mut spec = decoder(r, &s, layers, norm.clone(), tied);

@@ -12,7 +12,7 @@ use crate::spec::{
     BlockForm, CountedSpec, EmbeddingSpec, LayerNames, LeadingSpec, MapSpec, ModelNames, ModelSpec, NormKind, NormSpec,
     Piece, QkNorm, SignalSpec, SourceSpec, StackSpec, TowerSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Rows of the token table beyond the vocabulary, for the places of images.
 const IMAGE_ROWS: u64 = 8;
@@ -44,11 +44,11 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     own.rotary = Some(rotary(s.d, theta));
     other.causal = false;
     other.qk_norm = QkNorm::PerHead(norm.clone());
-    let plain = Rc::new(block(own, gated_mlp(f, act, false), pre_norm(&norm)));
+    let plain = Arc::new(block(own, gated_mlp(f, act, false), pre_norm(&norm)));
     let mut cross = block(other, gated_mlp(f, act, false), pre_norm(&norm));
     cross.names = LayerNames { attention: "cross_attn", ..LayerNames::default() };
     cross.counted = ["cross_attn_attn_gate", "cross_attn_mlp_gate"].map(|name| CountedSpec::new(name, &[1])).into();
-    let cross = Rc::new(cross);
+    let cross = Arc::new(cross);
     let crosses = |i: u64| crossing.contains(&i);
     let layers = (0..l).map(|i| if crosses(i) { cross.clone() } else { plain.clone() }).collect();
     let mut model = decoder(r, &s, layers, norm, tied);
@@ -96,7 +96,7 @@ pub(super) fn tower(r: &mut Reader<'_>, text: u64) -> TowerSpec {
         let layer = block(mixing, plain_mlp(f, act, "fc1", "fc2", true), form);
         let mut gated = layer.clone();
         gated.counted = ["gate_attn", "gate_ffn"].map(|name| CountedSpec::new(name, &[1])).into();
-        let repeated = |layer, times: u64| std::iter::repeat_n(Rc::new(layer), times as usize);
+        let repeated = |layer, times: u64| std::iter::repeat_n(Arc::new(layer), times as usize);
         let layers = repeated(layer, local).chain(repeated(gated, global)).collect();
 
         let side = (image / patch.max(1)).max(1);

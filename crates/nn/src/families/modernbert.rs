@@ -7,7 +7,7 @@ use crate::spec::{
     BlockForm, EmbeddingSpec, FusedOrder, HeadSpec, LayerNames, LayerSpec, LinearSpec, MapSpec, MlpInput, MlpSpec,
     ModelNames, ModelSpec, NamedNorm, NormKind, NormSpec, Piece, Projection, RotaryPrecision, RotarySpec, Task,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = plain_sizes(r);
@@ -46,7 +46,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         layer.names = LayerNames { attention: "attn", feed_forward: "mlp" };
         layer
     };
-    let layers = slides.iter().enumerate().map(|(i, &slides)| Rc::new(layer(i, slides))).collect();
+    let layers = slides.iter().enumerate().map(|(i, &slides)| Arc::new(layer(i, slides))).collect();
     let embedding = EmbeddingSpec {
         norm: Some(norm.clone()),
         dropout: r.float_or("embedding_dropout", 0.0, "off"),

@@ -10,7 +10,7 @@ use crate::spec::{
     BlockForm, ExpertGate, FeedForwardSpec, LatentExperts, LayerNames, LayerSpec, LinearSpec, Mamba2Spec, Mixer,
     ModelNames, ModelSpec, MoeSpec, NormKind, NormSpec, SharedSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 const KEYS: Keys = Keys {
     heads: (&["mamba_num_heads"], 128),
@@ -182,7 +182,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         ));
     }
     if predicted > 0 {
-        let blocks: Vec<Rc<LayerSpec>> = predictor.iter().filter_map(|kind| layers.get(*kind)).collect();
+        let blocks: Vec<Arc<LayerSpec>> = predictor.iter().filter_map(|kind| layers.get(*kind)).collect();
         announce_predictors(r, predicted, &mut model, &blocks);
     }
     model
@@ -218,7 +218,7 @@ fn experts(r: &mut Reader<'_>, s: &Sizes, act: crate::spec::Activation, bias: bo
 /// Blocks of one part, each kind described once.
 struct Layers {
     norm: NormSpec,
-    all: Vec<(Kind, Rc<LayerSpec>)>,
+    all: Vec<(Kind, Arc<LayerSpec>)>,
 }
 
 impl Layers {
@@ -227,10 +227,10 @@ impl Layers {
             names: LayerNames { attention: "mixer", feed_forward: "mixer" },
             ..LayerSpec::new(mixer, feed_forward, BlockForm::Single { n: named("norm", &self.norm), wide: false })
         };
-        self.all.push((kind, Rc::new(layer)));
+        self.all.push((kind, Arc::new(layer)));
     }
 
-    fn get(&self, kind: Kind) -> Option<Rc<LayerSpec>> {
+    fn get(&self, kind: Kind) -> Option<Arc<LayerSpec>> {
         self.all.iter().find(|(own, _)| *own == kind).map(|(_, layer)| layer.clone())
     }
 }

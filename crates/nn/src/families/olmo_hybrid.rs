@@ -7,7 +7,7 @@ use super::common::{
 use super::qwen3_next::{DeltaDefaults, attends, delta};
 use crate::config::Reader;
 use crate::spec::{DeltaMaps, LinearSpec, ModelSpec, QkNorm};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);
@@ -37,7 +37,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     scans.mixer = delta.into();
     scans.names.attention = "linear_attn";
     let full = block(attention, gated_mlp(f, act, false), post_norm(&norm));
-    let (full, scans) = (Rc::new(full), Rc::new(scans));
+    let (full, scans) = (Arc::new(full), Arc::new(scans));
     let last = s.l.saturating_sub(1);
     let attends = attends(r, s.l, |i| i % 4 == 3 || (last < 3 && i == last));
     let layers =

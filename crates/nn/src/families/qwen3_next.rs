@@ -12,7 +12,7 @@ use crate::spec::{
     Activation, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, LayerSpec, LinearSpec, Mixer, ModelSpec,
     MoeSpec, NormKind, NormSpec, QkNorm, RotaryJoin, RotarySpec, RouterSpec, SharedSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Keys of the heads of linear attention, and their defaults.
 pub(super) struct DeltaDefaults {
@@ -152,14 +152,14 @@ impl Base {
             if !attends {
                 layer.names.attention = "linear_attn";
             }
-            Rc::new(layer)
+            Arc::new(layer)
         };
-        let kinds: Vec<Rc<LayerSpec>> = [(false, false), (false, true), (true, false), (true, true)]
+        let kinds: Vec<Arc<LayerSpec>> = [(false, false), (false, true), (true, false), (true, true)]
             .into_iter()
             .map(|(attends, is_dense)| make(attends, dense.filter(|_| is_dense)))
             .collect();
         let kind = |(attends, dense): (&bool, &bool)| kinds[2 * usize::from(*attends) + usize::from(*dense)].clone();
-        let layers: Vec<Rc<LayerSpec>> = self.attends.iter().zip(is_dense).map(kind).collect();
+        let layers: Vec<Arc<LayerSpec>> = self.attends.iter().zip(is_dense).map(kind).collect();
         let predictor = kinds[2 + usize::from(moe.is_none())].clone();
         let tied = r.flag("tie_word_embeddings", false);
         let mut spec = decoder(r, &self.s, layers, self.norm, tied);

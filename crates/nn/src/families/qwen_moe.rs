@@ -9,7 +9,7 @@ use crate::config::Reader;
 use crate::spec::{
     Activation, AttentionSpec, LayerSpec, LinearSpec, ModelSpec, MoeSpec, NormSpec, QkNorm, RouterSpec, SharedSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What both read alike.
 struct Base {
@@ -55,7 +55,7 @@ impl Base {
         (dense, sparse(attention.clone(), moe.clone(), pre_norm(&self.norm)))
     }
 
-    fn finish(self, r: &mut Reader<'_>, layers: Vec<Rc<LayerSpec>>) -> ModelSpec {
+    fn finish(self, r: &mut Reader<'_>, layers: Vec<Arc<LayerSpec>>) -> ModelSpec {
         let tied = r.flag("tie_word_embeddings", false);
         let mut spec = decoder(r, &self.s, layers, self.norm, tied);
         router_extras(r, &mut spec.not_modelled);
@@ -85,8 +85,8 @@ pub(super) fn read_qwen2(r: &mut Reader<'_>) -> ModelSpec {
     let (dense, sparse) = base.layers(&attention, &moe);
     attention.window = window;
     let (dense_window, sparse_window) = base.layers(&attention, &moe);
-    let plain = mixed(s.l, dense, &Rc::new(sparse), |i| base.is_dense[i as usize]);
-    let windowed = mixed(s.l, dense_window, &Rc::new(sparse_window), |i| base.is_dense[i as usize]);
+    let plain = mixed(s.l, dense, &Arc::new(sparse), |i| base.is_dense[i as usize]);
+    let windowed = mixed(s.l, dense_window, &Arc::new(sparse_window), |i| base.is_dense[i as usize]);
     let layers = slides.iter().zip(plain.into_iter().zip(windowed)).map(|(&w, (p, q))| if w { q } else { p }).collect();
     base.finish(r, layers)
 }

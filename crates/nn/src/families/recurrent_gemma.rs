@@ -9,7 +9,7 @@ use crate::spec::{
     BlockForm, ConvSpec, LayerNames, LinearSpec, ModelNames, ModelSpec, NormKind, NormSpec, RgLruSpec, RotaryJoin,
     RotarySpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes(r);
@@ -45,7 +45,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     full.names = LayerNames { attention: "temporal_block", feed_forward: "mlp_block" };
     let mut scans = full.clone();
     scans.mixer = recurrent.into();
-    let (full, scans) = (Rc::new(full), Rc::new(scans));
+    let (full, scans) = (Arc::new(full), Arc::new(scans));
     let attends = |i: u64| pattern.get(i as usize % pattern.len()).is_some_and(|t| t == "attention");
     let layers = (0..s.l).map(|i| if attends(i) { full.clone() } else { scans.clone() }).collect();
     let mut model = decoder(r, &s, layers, norm, tied);

@@ -6,7 +6,7 @@ use super::common::{
 };
 use crate::config::Reader;
 use crate::spec::ModelSpec;
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let s = sizes_or(r, Some(4), None);
@@ -41,7 +41,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             let mut attention = attention.clone();
             attention.rotary = roped.then(|| rotary(s.d, theta));
             attention.window = window.filter(|_| windowed);
-            Rc::new(block(attention, gated_mlp(f, act, mlp_bias), pre_norm(&norm)))
+            Arc::new(block(attention, gated_mlp(f, act, mlp_bias), pre_norm(&norm)))
         })
         .collect();
     let kind =

@@ -8,7 +8,7 @@ use crate::spec::{
     AttentionSpec, BiasSource, BlockForm, CrossSpec, EmbeddingSpec, LayerNames, LayerSpec, LinearSpec, MlpInput,
     MlpSpec, ModelNames, ModelSpec, Projection, RelativeSpec, SharedTable, StackSpec, Task,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let scaled = r.flag("tie_word_embeddings", true);
@@ -74,7 +74,7 @@ fn family(r: &mut Reader<'_>, scaled: bool, act: &str) -> ModelSpec {
         attention.relative = Some(RelativeSpec { from, ..relative });
         attention
     };
-    let layers = |count: u64, decoder: bool| -> Vec<Rc<LayerSpec>> {
+    let layers = |count: u64, decoder: bool| -> Vec<Arc<LayerSpec>> {
         let layer = |from: BiasSource| {
             let last = if decoder {
                 ["layer.2.layer_norm", "layer.2.DenseReluDense"]
@@ -91,7 +91,7 @@ fn family(r: &mut Reader<'_>, scaled: bool, act: &str) -> ModelSpec {
                 norm: named("layer.1.layer_norm", &norm),
                 width: h,
             });
-            Rc::new(layer)
+            Arc::new(layer)
         };
         let rest = std::iter::repeat_n(layer(BiasSource::Stack), count.saturating_sub(1) as usize);
         std::iter::once(layer(BiasSource::Table)).chain(rest).collect()

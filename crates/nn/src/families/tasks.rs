@@ -5,7 +5,7 @@ use crate::config::Reader;
 use crate::spec::{
     Activation, EmbeddingSpec, HeadSpec, LayerSpec, MapSpec, ModelSpec, NamedNorm, NormSpec, Piece, Sequence, Task,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Which outputs a model of several has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn refuse_decoder(r: &mut Reader<'_>) {
 }
 
 /// A model without a head and without names.
-pub fn model(s: &Sizes, embedding: EmbeddingSpec, layers: Vec<Rc<LayerSpec>>) -> ModelSpec {
+pub fn model(s: &Sizes, embedding: EmbeddingSpec, layers: Vec<Arc<LayerSpec>>) -> ModelSpec {
     let max_positions = embedding.positions.as_ref().map(|p| p.count);
     ModelSpec {
         embedding,

@@ -12,7 +12,7 @@ use crate::spec::{
     AttentionSpec, BlockForm, BranchSpec, FeedForwardSpec, HybridSpec, LayerNames, LayerSpec, LinearSpec, Mixer,
     MlpSpec, ModelNames, ModelSpec, NormSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 const KEYS: Keys = Keys {
     heads: (&["n_mamba_heads"], 8),
@@ -95,7 +95,7 @@ impl Base {
                 BlockForm::Single { n: named("input_layernorm", &self.norm), wide: false },
             )
         };
-        let plain = Rc::new(plain);
+        let plain = Arc::new(plain);
         let count = hybrids.iter().filter(|hybrid| **hybrid).count() as u64;
         let mut place = 0;
         let mut layers = Vec::new();
@@ -115,7 +115,7 @@ impl Base {
                 branches,
                 mamba: Box::new(mamba.clone()),
             };
-            layers.push(Rc::new(LayerSpec {
+            layers.push(Arc::new(LayerSpec {
                 mixer: Mixer::Hybrid(Box::new(spec)),
                 form: BlockForm::Bare,
                 names: LayerNames { attention: "", feed_forward: "" },

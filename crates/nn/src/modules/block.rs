@@ -9,6 +9,7 @@ use crate::context::{Forward, Profile};
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{BlockForm, CrossSpec, FeedForwardSpec, LayerSpec, Mixer as MixerSpec, NamedNorm};
 use std::rc::Rc;
+use std::sync::Arc;
 use tensor::runtime::ScopeGuard;
 use tensor::{DType, Result, Runtime, Tensor};
 
@@ -18,7 +19,7 @@ const NO_PART: tensor::Error = tensor::Error::Backward("a block without the part
 /// One block of the residual stream.
 #[derive(Clone, Debug)]
 pub struct Block {
-    spec: Rc<LayerSpec>,
+    spec: Arc<LayerSpec>,
     mixer: Mixer,
     cross: Option<Cross>,
     feed_forward: FeedForward,
@@ -73,7 +74,7 @@ impl Block {
     ///
     /// # Errors
     /// If a weight is too large to count.
-    pub fn new(b: &Builder<'_>, spec: &Rc<LayerSpec>, h: u64, layers: u64, sharing: &Sharing) -> Result<Self> {
+    pub fn new(b: &Builder<'_>, spec: &Arc<LayerSpec>, h: u64, layers: u64, sharing: &Sharing) -> Result<Self> {
         let norm = |n: &NamedNorm| Norm::named(b, n, h);
         let norms: Vec<Norm> = match &spec.form {
             BlockForm::Bare => Vec::new(),

@@ -9,7 +9,7 @@ use super::steps;
 use crate::context::{Forward, Profile, WHOLE};
 use crate::spec::{Activation, AttentionSpec, AttentionSteps, LayerSpec, RotarySpec};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 use tensor::ops::matmul::Mask;
 use tensor::{CastLists, DType, Result, Tensor};
 
@@ -88,7 +88,7 @@ pub fn activate(f: &Forward, act: Activation, x: Tensor) -> Result<Tensor> {
 }
 
 /// Masks and rotary tables of a pass, made before the first block and kept until the last, as the reference does.
-pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
+pub fn prepare(f: &Forward, layers: &[Arc<LayerSpec>], dtype: DType) -> Result<()> {
     let mut masks: BTreeMap<u64, &AttentionSpec> = BTreeMap::new();
     let mut tables: BTreeMap<(u8, u64), &RotarySpec> = BTreeMap::new();
     for spec in layers.iter().filter_map(|layer| layer.attention()) {

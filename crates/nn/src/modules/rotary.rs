@@ -4,7 +4,7 @@ pub mod hf;
 
 use crate::context::Forward;
 use crate::spec::{LayerSpec, RotarySpec};
-use std::rc::Rc;
+use std::sync::Arc;
 use tensor::ops::rope::RopeStyle;
 use tensor::{DType, Result, Tensor};
 
@@ -42,7 +42,7 @@ pub fn rotate_one(f: &Forward, spec: &RotarySpec, q: Tensor, dtype: DType) -> Re
 ///
 /// # Errors
 /// None beyond those of creating a tensor.
-pub fn prepare(f: &Forward, layers: &[Rc<LayerSpec>], dtype: DType) -> Result<()> {
+pub fn prepare(f: &Forward, layers: &[Arc<LayerSpec>], dtype: DType) -> Result<()> {
     for spec in layers.iter().filter_map(|layer| layer.attention()?.rotary.as_ref()) {
         f.rotary(spec, || tables(f, spec, dtype))?;
     }

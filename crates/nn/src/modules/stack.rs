@@ -5,13 +5,13 @@ use super::{Block, Norm, Streams, hf, rotary};
 use crate::context::Forward;
 use crate::param::Builder;
 use crate::spec::{BlockForm, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
-use std::rc::Rc;
+use std::sync::Arc;
 use tensor::{Result, Tensor, checkpoint_keeping};
 
 /// The blocks of a stack, and the norm behind them.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    specs: Vec<Rc<LayerSpec>>,
+    specs: Vec<Arc<LayerSpec>>,
     blocks: Vec<Block>,
     order: Vec<usize>,
     list: &'static str,
@@ -28,7 +28,7 @@ impl Stack {
     /// If a size is too large to count.
     pub fn new(
         b: &Builder<'_>,
-        (layers, order, before): (&[Rc<LayerSpec>], Option<&[usize]>, usize),
+        (layers, order, before): (&[Arc<LayerSpec>], Option<&[usize]>, usize),
         h: u64,
         names: &ModelNames,
         final_norm: Option<&NormSpec>,

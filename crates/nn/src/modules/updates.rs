@@ -5,7 +5,7 @@ use super::{Linear, Norm, hf};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, UpdatesSpec};
-use std::rc::Rc;
+use std::sync::Arc;
 use tensor::{DType, Result, Tensor};
 
 /// Names of the maps into and out of the streams; a model has at most one stream more.
@@ -17,7 +17,7 @@ const SMALLEST: f64 = 1e-5;
 /// What runs around one block.
 #[derive(Clone, Debug)]
 pub struct Updates {
-    spec: Rc<UpdatesSpec>,
+    spec: Arc<UpdatesSpec>,
     output_scale: Tensor,
     correction: Tensor,
     prediction: Tensor,
@@ -36,7 +36,7 @@ impl Updates {
     ///
     /// # Errors
     /// If a weight is too large to count.
-    pub fn new(b: &Builder<'_>, spec: &Rc<UpdatesSpec>, h: u64) -> Result<Self> {
+    pub fn new(b: &Builder<'_>, spec: &Arc<UpdatesSpec>, h: u64) -> Result<Self> {
         let (c, rank, p) = (spec.streams, spec.rank, spec.input_width);
         let map = |name, from, to| Linear::new(b, &LinearSpec::new(name, false), from, to, Init::FanIn(from));
         let small = |name: &'static str, rows| {
@@ -147,7 +147,7 @@ impl Updates {
 /// What makes the streams of a stack and the inputs of its blocks.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    spec: Rc<UpdatesSpec>,
+    spec: Arc<UpdatesSpec>,
     layers: u64,
     table: Tensor,
     projection: Linear,
@@ -161,7 +161,7 @@ impl Streams {
     ///
     /// # Errors
     /// If a weight is too large to count.
-    pub fn new(b: &Builder<'_>, spec: &Rc<UpdatesSpec>, h: u64, layers: u64) -> Result<Self> {
+    pub fn new(b: &Builder<'_>, spec: &Arc<UpdatesSpec>, h: u64, layers: u64) -> Result<Self> {
         let wide = layers * spec.input_width;
         let table = {
             let _scope = b.runtime().scope("embed_tokens_per_layer");

@@ -5,7 +5,7 @@ use super::{
     Mamba2Spec, MambaSpec, MlstmSpec, MoeSpec, NamedNorm, NormSpec, ParallelSpec, RgLruSpec, ShortConvSpec,
     TimeMixSpec,
 };
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// One block.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl LayerSpec {
     }
 
     /// The block inside that runs behind its own parts.
-    pub fn then(&self) -> Option<&Rc<Self>> {
+    pub fn then(&self) -> Option<&Arc<Self>> {
         match &self.form {
             BlockForm::Shortcut { then, .. } => Some(then),
             _ => None,
@@ -216,7 +216,7 @@ pub enum BlockForm {
         /// Its module name.
         name: &'static str,
         /// The second block `B`.
-        then: Rc<LayerSpec>,
+        then: Arc<LayerSpec>,
     },
     /// [`BlockForm::Sandwich`] on one of several streams, the others being predicted and corrected around it.
     Alternating {
@@ -229,7 +229,7 @@ pub enum BlockForm {
         /// After feed-forward.
         m2: NamedNorm,
         /// What runs around it.
-        updates: Rc<UpdatesSpec>,
+        updates: Arc<UpdatesSpec>,
     },
     /// `x += m1(A(x)); x += m2(F(x))`
     PostBranch {

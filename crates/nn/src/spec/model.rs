@@ -3,7 +3,7 @@
 use super::{EmbeddingSpec, LayerSpec, Mixer, NormSpec, Sequence, SignalSpec, SourceSpec, Stage, Tuning};
 use crate::param::ParamKind;
 use crate::ranks::Ranks;
-use std::rc::Rc;
+use std::sync::Arc;
 use tensor::DType;
 
 /// A model: a stack of blocks with its inputs and its head, and perhaps a stack that it attends to.
@@ -18,7 +18,7 @@ pub struct ModelSpec {
     /// Token and position embeddings.
     pub embedding: EmbeddingSpec,
     /// Blocks, in order. Equal blocks share one description.
-    pub layers: Vec<Rc<LayerSpec>>,
+    pub layers: Vec<Arc<LayerSpec>>,
     /// Which blocks run, in order, where some run more than once: blocks that share their weights.
     pub order: Option<Vec<usize>>,
     /// The stack that blocks with a [`CrossSpec`](super::CrossSpec) attend to.
@@ -60,7 +60,7 @@ pub struct ModelSpec {
 
 impl ModelSpec {
     /// A language model under Llama's names, without a norm before its head.
-    pub fn new(hidden_size: u64, vocab_size: u64, layers: Vec<Rc<LayerSpec>>) -> Self {
+    pub fn new(hidden_size: u64, vocab_size: u64, layers: Vec<Arc<LayerSpec>>) -> Self {
         Self {
             family: String::new(),
             hidden_size,
@@ -121,7 +121,7 @@ impl ModelSpec {
 
     /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
     pub fn continues_from_keys(&self) -> bool {
-        let kept = |layer: &Rc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);
+        let kept = |layer: &Arc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);
         self.predicts_next_token() && !self.weighs_keys() && self.layers.iter().all(kept)
     }
 
@@ -165,7 +165,7 @@ pub struct StackSpec {
     /// What it reads.
     pub embedding: EmbeddingSpec,
     /// Blocks, in order.
-    pub layers: Vec<Rc<LayerSpec>>,
+    pub layers: Vec<Arc<LayerSpec>>,
     /// Norm behind the last block.
     pub final_norm: Option<NormSpec>,
     /// Module names; the head is unused.

@@ -5,7 +5,7 @@ use super::{
     Projection, QkNorm, SourceSpec, Task,
 };
 use crate::ranks::Ranks;
-use std::rc::Rc;
+use std::sync::Arc;
 
 impl ModelSpec {
     /// The spec of the part of one rank: its heads, its inner channels. Experts and vocabulary keep their numbers, for a
@@ -32,12 +32,12 @@ impl ModelSpec {
         if !experts && (ranks.ep > 1 || ranks.etp > 1) {
             problems.push("there are no experts to divide over ranks".to_owned());
         }
-        let mut shared: Vec<(Rc<LayerSpec>, Rc<LayerSpec>)> = Vec::new();
+        let mut shared: Vec<(Arc<LayerSpec>, Arc<LayerSpec>)> = Vec::new();
         for layer in &mut part.layers {
             // Equal blocks go on sharing one description.
-            let known = shared.iter().find(|(whole, _)| Rc::ptr_eq(whole, layer)).map(|(_, part)| part.clone());
+            let known = shared.iter().find(|(whole, _)| Arc::ptr_eq(whole, layer)).map(|(_, part)| part.clone());
             let own = known.unwrap_or_else(|| {
-                let own = Rc::new(layer_part(layer, ranks, &mut problems));
+                let own = Arc::new(layer_part(layer, ranks, &mut problems));
                 shared.push((layer.clone(), own.clone()));
                 own
             });

@@ -2,7 +2,7 @@
 
 use super::{KvSharing, LayerSpec, Mixer, ModelSpec, Task};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Which blocks of a model are here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ impl ModelSpec {
                 problems.push(format!("{what} cannot be cut into stages"));
             }
         };
-        let shares = |layer: &Rc<LayerSpec>| layer.attention().is_some_and(|a| a.sharing != KvSharing::Own);
+        let shares = |layer: &Arc<LayerSpec>| layer.attention().is_some_and(|a| a.sharing != KvSharing::Own);
         refuse(self.encoder.is_some(), "an encoder with a decoder");
         refuse(self.order.is_some(), "a stack whose blocks run repeatedly");
         refuse(!matches!(self.task, Task::NextToken | Task::OwnToken), "a model with a head of classes or none");

@@ -136,7 +136,7 @@ fn share(param: &ParamInfo, bytes: u64, tp: u64) -> u64 {
 
 /// Elements of key and value projections beyond an even share, on each of `tp` devices that are more than the heads.
 fn held_twice(spec: &ModelSpec, tp: u64) -> u64 {
-    let more = |layer: &std::rc::Rc<nn::spec::LayerSpec>| {
+    let more = |layer: &std::sync::Arc<nn::spec::LayerSpec>| {
         let Some(attention) = layer.attention() else { return 0 };
         if matches!(attention.projection, Projection::Latent(_)) || tp <= attention.kv_heads {
             return 0;
