@@ -11,7 +11,7 @@ use crate::param::Param;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-use tensor::meter::{MemoryChange, MemoryEvent, Phase, Role, StorageId};
+use tensor::meter::{Mark, MemoryChange, MemoryEvent, Phase, Role, StorageId};
 use tensor::{DType, Trace};
 
 /// What is on the host.
@@ -146,7 +146,10 @@ fn move_saved(trace: &mut Trace) -> (u64, u64) {
     rebuild(trace, &keep, &inserted);
     let bytes = |storage: StorageId| trace.storages[storage.0 as usize].bytes;
     let last_step = trace.marks.iter().rposition(|m| m.name.starts_with("zero")).unwrap_or(trace.marks.len());
-    let before = trace.marks[..last_step].iter().rev().find(|m| m.name.starts_with("zero") || m.name == "init");
+    // The stages of a rank are updated one after another in one step.
+    let name = trace.marks.get(last_step).map(|m| m.name.as_str());
+    let ends = |m: &&Mark| m.name == "init" || (m.name.starts_with("zero") && Some(m.name.as_str()) != name);
+    let before = trace.marks[..last_step].iter().rev().find(ends);
     let since = before.map_or(0, |mark| mark.op);
     let total = away.iter().filter(|(_, last, _)| *last >= since).map(|(storage, ..)| bytes(*storage)).sum();
     let mut changes: Vec<(u32, bool, u64)> = Vec::new();

@@ -162,6 +162,8 @@ impl PipelineRank {
             }
         };
         if self.late { training.accumulate_late(run) } else { run(training) }?;
+        // What led to no gradient goes with the rest of its micro-batch.
+        drop(rt.swap_history(History::default()));
         if let Some(input) = input {
             let gradient =
                 input.grad().ok_or(tensor::Error::Backward("no gradient reached the stream that came in"))?;

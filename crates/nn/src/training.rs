@@ -106,6 +106,7 @@ impl Training {
             Self { runtime: runtime.clone(), model, reference, optimizer, options, scaler, fp8, step: 1, micro: 0 };
         if training.wide_grads() {
             for param in training.model.params().iter().filter(|p| p.trainable) {
+                let _scope = runtime.root_scope(path_of(param));
                 let zeros = runtime.no_grad(|| runtime.zeros(param.tensor.shape(), precision.grad_dtype()))?;
                 param.tensor.set_grad(Some(zeros));
             }
@@ -321,6 +322,7 @@ impl Training {
         self.begin("zero", Phase::Optimizer);
         let wide = self.wide_grads();
         for param in self.model.params() {
+            let _scope = self.runtime.root_scope(path_of(param));
             match param.tensor.grad().filter(|_| wide) {
                 Some(buffer) => {
                     self.runtime.no_grad(|| buffer.copy_(&self.runtime.zeros(&[], buffer.dtype())?)).map(drop)?;
@@ -379,6 +381,11 @@ impl Training {
         norm.unscale_and_clip(longest.unwrap_or(f64::INFINITY))?;
         Ok(updated)
     }
+}
+
+/// The module of a parameter.
+fn path_of(param: &Param) -> &str {
+    param.name.rsplit_once('.').map_or("", |(path, _)| path)
 }
 
 /// Refuses what is not made for a part of a model.

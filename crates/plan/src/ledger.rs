@@ -98,9 +98,16 @@ pub struct Ledger {
 /// The phases of the last optimizer step, which is the steady state: what came before made the states.
 pub fn steady(phases: &[Phase]) -> std::ops::Range<usize> {
     let last = phases.iter().rposition(|p| p.name.starts_with("zero")).unwrap_or(phases.len());
-    let before = |p: &Phase| p.name.starts_with("zero") || p.name == "init";
+    // A rank of a pipeline may update several stages, each with a stretch of its own, in one step.
+    let of_this = phases.get(last).map(|p| p.name.as_str());
+    let before = |p: &Phase| p.name == "init" || (p.name.starts_with("zero") && Some(p.name.as_str()) != of_this);
     let first = phases[..last].iter().rposition(before).map_or(0, |i| i + 1);
     first..last.max(first + 1).min(phases.len())
+}
+
+/// The highest of the phases of the last optimizer step; the first of them, where several are.
+pub fn highest(phases: &[Phase]) -> Option<usize> {
+    steady(phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i)))
 }
 
 impl Ledger {
@@ -113,7 +120,7 @@ impl Ledger {
         runtime: Bytes,
     ) -> Self {
         let Timeline { phases, points } = Timeline::of(traced, options, sharding, Blocks::of(names));
-        let peak_phase = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).unwrap_or(0);
+        let peak_phase = highest(&phases).unwrap_or(0);
         let lines = lines(traced, options, sharding, names, &phases[peak_phase], runtime);
         Self {
             peak_bytes: phases[peak_phase].peak_bytes.saturating_add(runtime.get()),
