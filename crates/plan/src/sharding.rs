@@ -35,13 +35,18 @@ impl Sharding {
     }
 
     fn divides(self, role: Role, born: Phase) -> bool {
+        Self::divided_from(role, born).is_some_and(|stage| self.zero >= stage)
+    }
+
+    /// The stage of ZeRO from which a storage is divided, if any does, given who holds it and in which phase it was made.
+    pub const fn divided_from(role: Role, born: Phase) -> Option<u8> {
         match role {
-            Role::OptimizerState => self.zero >= 1,
+            Role::OptimizerState => Some(1),
             // Temporaries of the update are as large as the shard that is updated.
-            Role::Temporary => self.zero >= 1 && born == Phase::Optimizer,
-            Role::Gradient => self.zero >= 2,
-            Role::Parameter => self.zero >= 3,
-            _ => false,
+            Role::Temporary if matches!(born, Phase::Optimizer) => Some(1),
+            Role::Gradient => Some(2),
+            Role::Parameter => Some(3),
+            _ => None,
         }
     }
 
@@ -96,6 +101,11 @@ impl Gathered {
             blocks: (0..count).map(|number| weight_bytes(unit(number), options.precision)).collect(),
             gradients: (0..count).map(|number| gradient_bytes(unit(number), options.precision)).collect(),
         }
+    }
+
+    /// Bytes of the root.
+    pub const fn root(&self) -> u64 {
+        self.root
     }
 
     /// Bytes gathered while op `at` runs.

@@ -138,7 +138,7 @@ impl<'a> Device<'a> {
 }
 
 /// Of each module of a trace, whether its parameters are those of experts.
-fn expert_modules(trace: &Trace, params: &[ParamInfo]) -> Vec<bool> {
+pub(crate) fn expert_modules(trace: &Trace, params: &[ParamInfo]) -> Vec<bool> {
     let experts = params.iter().filter(|param| matches!(param.kind, ParamKind::Expert { .. }));
     let modules: HashSet<&str> = experts.filter_map(|param| Some(param.name.rsplit_once('.')?.0)).collect();
     trace.modules.iter().map(|path| modules.contains(path.as_str())).collect()

@@ -3,16 +3,19 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::cluster::network;
+use napkin_plan::cluster::step::StepTime;
+use napkin_plan::handover::{self, Engine};
 use napkin_plan::hardware;
 use napkin_plan::layout::estimate::{Cluster, Run};
-use napkin_plan::layout::search::{Limit, Wanted, layouts, pareto, search};
-use napkin_plan::layout::{ContextParallel, Layout, check, rank};
+use napkin_plan::layout::quick::Book;
+use napkin_plan::layout::search::{Wanted, layouts, search};
+use napkin_plan::layout::{ContextParallel, Layout, Schedule, check, rank};
 use napkin_plan::ledger::Ledger;
 use napkin_plan::model::Model;
 use napkin_plan::sharding::Sharding;
 use nn::step::{Precision, StepOptions};
-use nn::{Profile, Recompute};
-use std::collections::BTreeSet;
+use nn::{Offload, Profile, Recompute};
+use std::collections::HashSet;
 use units::Bytes;
 
 fn model(kind: &str) -> Model {
@@ -36,13 +39,14 @@ fn run(model: &Model) -> Run<'_> {
 }
 
 fn wanted(devices: u64, capacity: u64) -> Wanted {
-    Wanted { devices, global_batch: 32, capacity: Bytes(capacity), micro_batch: 4 }
+    Wanted { devices, global_batch: 32, capacity: Bytes(capacity), micro_batch: 4, engine: None, most: usize::MAX }
 }
 
 /// What tells layouts of a search apart.
-fn key(layout: &Layout) -> [u64; 9] {
-    let Layout { dp, tp, cp, ep, pp, zero, micro_batch, grad_accum, .. } = *layout;
-    [dp, tp, cp, ep, pp, u64::from(zero), micro_batch, grad_accum, u64::from(layout.recompute != Recompute::None)]
+fn key(layout: &Layout) -> ([u64; 10], bool, Schedule, &'static str, String) {
+    let Layout { dp, tp, cp, ep, etp, pp, virtual_stages, zero, micro_batch, grad_accum, .. } = *layout;
+    let numbers = [dp, tp, cp, ep, etp, pp, virtual_stages, u64::from(zero), micro_batch, grad_accum];
+    (numbers, layout.sp, layout.schedule, layout.recompute.name(), layout.offload.to_string())
 }
 
 /// All numbers up to the devices, tried one by one.
@@ -50,92 +54,178 @@ fn key(layout: &Layout) -> [u64; 9] {
 fn every_legal_layout_is_looked_at_once() {
     for kind in ["llama", "mixtral"] {
         let model = model(kind);
+        let run = run(&model);
         let wanted = wanted(8, u64::MAX);
-        let found = layouts(&model.spec, 1024, 8, &wanted);
-        let keys: BTreeSet<_> = found.iter().map(key).collect();
+        let found = layouts(&run, &wanted);
+        let keys: HashSet<_> = found.iter().map(key).collect();
         assert_eq!(keys.len(), found.len(), "no layout twice");
-        let mut expected = BTreeSet::new();
+        let mut expected = HashSet::new();
         let each = 1..=8u64;
+        let flags = [false, true];
+        let recomputes = [Recompute::None, Recompute::Selective, Recompute::Full];
         for (tp, pp) in each.clone().flat_map(|tp| each.clone().map(move |pp| (tp, pp))) {
-            for (dp, ep) in each.clone().flat_map(|dp| each.clone().map(move |ep| (dp, ep))) {
-                for (zero, micro_batch) in [0, 1, 3].iter().flat_map(|zero| [1, 2, 4].map(|b| (*zero, b))) {
-                    for (grad_accum, recompute) in
-                        (1..=32).flat_map(|m| [Recompute::None, Recompute::Full].map(|r| (m, r)))
-                    {
-                        let context = ContextParallel::AllToAll;
-                        let layout = Layout {
-                            dp,
-                            tp,
-                            sp: tp > 1,
-                            ep,
-                            pp,
-                            zero,
-                            micro_batch,
-                            grad_accum,
-                            recompute,
-                            context,
-                            ..Layout::default()
-                        };
-                        let whole = layout.global_batch() == 32 && grad_accum >= pp;
-                        let sensible = (zero == 0 || dp > 1) && (zero != 3 || pp == 1);
-                        if whole && sensible && check(&layout, &model.spec, 1024, Some(8)).is_ok() {
-                            expected.insert(key(&layout));
+            for (dp, ep, etp) in
+                each.clone().flat_map(|dp| each.clone().flat_map(move |ep| (1..=8).map(move |etp| (dp, ep, etp))))
+            {
+                if tp * pp * dp != 8 || !tp.is_multiple_of(etp) {
+                    continue;
+                }
+                for (micro_batch, grad_accum) in [1, 2, 4].iter().flat_map(|b| (1..=32).map(move |m| (*b, m))) {
+                    if dp * micro_batch * grad_accum != 32 || grad_accum < pp {
+                        continue;
+                    }
+                    let schedules = [(Schedule::OneFOneB, 1), (Schedule::ZeroBubble, 1)];
+                    let interleaved = (2..=8).map(|chunks| (Schedule::Interleaved, chunks));
+                    for (schedule, virtual_stages) in schedules.into_iter().chain(interleaved) {
+                        for (zero, sp) in (0..=3).flat_map(|zero| flags.map(|sp| (zero, sp))) {
+                            let layout = Layout {
+                                dp,
+                                tp,
+                                sp,
+                                ep,
+                                etp,
+                                pp,
+                                virtual_stages,
+                                schedule,
+                                zero,
+                                micro_batch,
+                                grad_accum,
+                                context: ContextParallel::AllToAll,
+                                ..Layout::default()
+                            };
+                            // Blocks are even over virtual stages; states are divided over somebody; without a pipeline
+                            // there is nothing to put off.
+                            let even = virtual_stages == 1 || 4 % (pp * virtual_stages) == 0;
+                            let sensible = (zero == 0 || dp > 1) && (pp > 1 || schedule == Schedule::OneFOneB) && even;
+                            if !sensible || check(&layout, &model.spec, 1024, Some(8)).is_err() {
+                                continue;
+                            }
+                            for (recompute, activations) in
+                                recomputes.into_iter().flat_map(|r| flags.map(|offload| (r, offload)))
+                            {
+                                let offload = Offload { activations, optimizer: false };
+                                expected.insert(key(&Layout { recompute, offload, ..layout.clone() }));
+                            }
                         }
                     }
                 }
             }
         }
-        assert_eq!(keys, expected, "{kind}");
-        assert!(keys.len() > 30, "{}", keys.len());
+        assert!(keys == expected, "{kind}: {:?}", keys.symmetric_difference(&expected).next());
+        assert!(keys.len() > 1000, "{}", keys.len());
+        let counts = search(&run, &Wanted { most: 1, ..wanted }).unwrap().counts;
+        assert_eq!(counts.legal(), keys.len() as u64, "every candidate is legal or counted with what it is not");
     }
+}
+
+/// What is looked at by multiplication is what a whole trace of the layout says.
+fn agrees(book: &mut Book<'_>, run: &Run<'_>, layout: &Layout) {
+    let (traces, look) = (run.traces(layout), book.look(layout));
+    let (traces, look) = match (traces, look) {
+        (Ok(traces), Ok(look)) => (traces, look),
+        (Err(_), Err(_)) => return,
+        (traces, look) => panic!("{layout}: {:?} {look:?}", traces.map(|_| ())),
+    };
+    let own = run.estimate(layout, &traces).unwrap();
+    assert_eq!(look.seen.device, own.device, "{layout:?}: {:?}", own.memory);
+    let lines =
+        |time: &StepTime| [time.passes, time.bubble, time.gradients, time.optimizer, time.parameters, time.stragglers];
+    let whole = own.time.seconds();
+    for (quick, traced) in lines(&look.time).into_iter().zip(lines(&own.time)) {
+        assert!((quick - traced).abs() <= 1e-9 * whole, "{layout:?}: {:?} {:?}", look.time, own.time);
+    }
+    assert!(look.seen.at_least <= whole * (1.0 + 1e-9) && whole <= look.seen.at_most * (1.0 + 1e-9), "{layout}");
 }
 
 #[test]
 fn what_is_said_of_a_layout_is_what_it_says_by_itself() {
-    let model = model("mixtral");
-    let run = run(&model);
-    let found = search(&run, &wanted(8, u64::MAX)).unwrap();
-    assert!(found.fits.len() > 50 && found.rejected.is_empty(), "{}", found.fits.len());
-    for (layout, estimate) in &found.fits {
-        let own = run.estimate(layout, &run.traces(layout).unwrap()).unwrap();
-        assert_eq!(*estimate, own, "{layout}");
-    }
-    for pair in found.fits.windows(2) {
-        assert!(pair[0].1.time.seconds() <= pair[1].1.time.seconds());
-    }
-    let front = pareto(&found.fits);
-    assert!(!front.is_empty());
-    for (layout, estimate) in &found.fits {
-        let beaten = |other: &&&(_, _)| -> bool {
-            let (_, other): &(Layout, napkin_plan::layout::estimate::Estimate) = other;
-            other.time.seconds() <= estimate.time.seconds() && other.device <= estimate.device
-        };
-        assert!(front.iter().any(|one| beaten(&one)), "{layout}: nothing of the front is as good");
+    for kind in ["llama", "mixtral"] {
+        let model = model(kind);
+        let run = run(&model);
+        let mut book = Book::new(&run);
+        let all = layouts(&run, &wanted(8, u64::MAX));
+        // One in so many, and none of the first few alone.
+        for layout in all.iter().step_by(all.len() / 300) {
+            agrees(&mut book, &run, layout);
+        }
     }
 }
 
 #[test]
-fn what_does_not_fit_is_named_with_its_limit() {
-    let model = model("llama");
+fn the_best_are_those_that_are_best_by_themselves() {
+    let model = model("mixtral");
     let run = run(&model);
-    let all = search(&run, &wanted(8, u64::MAX)).unwrap();
-    let mut bytes: Vec<u64> = all.fits.iter().map(|(_, estimate)| estimate.device.get()).collect();
+    let wanted = Wanted { micro_batch: 1, global_batch: 16, ..wanted(4, u64::MAX) };
+    let mut own: Vec<(f64, u64)> = Vec::new();
+    for layout in layouts(&run, &wanted) {
+        let Ok(traces) = run.traces(&layout) else { continue };
+        let estimate = run.estimate(&layout, &traces).unwrap();
+        own.push((estimate.time.seconds(), estimate.device.get()));
+    }
+    assert!(own.len() > 100, "{}", own.len());
+    own.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut bytes: Vec<u64> = own.iter().map(|(_, bytes)| *bytes).collect();
     bytes.sort_unstable();
-    let capacity = bytes[bytes.len() / 2];
-    let some = search(&run, &wanted(8, capacity)).unwrap();
-    assert_eq!(some.tried(), all.tried());
-    assert_eq!(some.fits.len(), bytes.iter().filter(|&&b| b <= capacity).count());
-    for rejected in &some.rejected {
-        let own = all.fits.iter().find(|(layout, _)| *layout == rejected.layout).unwrap().1.device;
-        match rejected.limit {
-            // A bound from below: what is rejected by it would not have fitted.
-            Limit::States(bytes) => assert!(bytes.get() > capacity && bytes <= own),
-            Limit::Memory(bytes) => assert_eq!(bytes, own),
+    for capacity in [u64::MAX, bytes[bytes.len() / 2], bytes[bytes.len() / 10]] {
+        let found = search(&run, &Wanted { capacity: Bytes(capacity), most: 7, ..wanted }).unwrap();
+        let fit: Vec<(f64, u64)> = own.iter().copied().filter(|(_, bytes)| *bytes <= capacity).collect();
+        assert_eq!(found.fit as usize, fit.len());
+        assert_eq!((found.too_large + found.too_large_states) as usize, own.len() - fit.len());
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        assert_eq!(found.best.len(), fit.len().min(7));
+        for ((_, estimate), (seconds, _)) in found.best.iter().zip(&fit) {
+            assert!(near(estimate.time.seconds(), *seconds), "{} {seconds} {:?}", estimate.time.seconds(), found.off);
+        }
+        // The front, one by one.
+        let mut least = u64::MAX;
+        let front: Vec<(f64, u64)> = fit
+            .iter()
+            .copied()
+            .filter(|(_, bytes)| {
+                let better = *bytes < least;
+                least = least.min(*bytes);
+                better
+            })
+            .collect();
+        assert_eq!(found.front_size as usize, front.len());
+        for ((_, estimate), (seconds, bytes)) in found.front.iter().zip(&front) {
+            assert!(near(estimate.time.seconds(), *seconds) && estimate.device.get() == *bytes);
+        }
+        assert!(found.off.0 < 1e-9 && found.off.1 == 0.0, "{:?}", found.off);
+    }
+    let none = search(&run, &Wanted { capacity: Bytes(1), ..wanted }).unwrap();
+    assert!(
+        none.best.is_empty()
+            && none.fit == 0
+            && none.too_large_states == none.tried() - none.untraced.values().sum::<u64>()
+    );
+    assert!(search(&run, &Wanted { global_batch: 7, devices: 64, ..wanted }).is_err());
+}
+
+/// What an engine cannot run is not among its layouts: each of them can be written for it.
+#[test]
+fn layouts_of_an_engine_are_those_that_it_runs() {
+    let model = model("llama");
+    for engine in Engine::ALL {
+        let run = Run { engine: Some(engine), ..run(&model) };
+        let all = layouts(&run, &Wanted { engine: Some(engine), ..wanted(8, u64::MAX) });
+        assert!(all.len() > 10, "{engine:?}");
+        for layout in &all {
+            let written = handover::Run {
+                name: "small",
+                model: &model.spec,
+                seq_len: 1024,
+                precision: engine.usual_precision(),
+                devices_per_node: 8,
+                steps: Some(10),
+                memory: None,
+                step_time: None,
+            };
+            if let Err(problems) = handover::export(engine, layout, &written) {
+                panic!("{engine:?} {layout:?}: {problems}");
+            }
         }
     }
-    let none = search(&run, &wanted(8, 1)).unwrap();
-    assert!(none.fits.is_empty());
-    assert!(search(&run, &Wanted { global_batch: 7, ..wanted(64, u64::MAX) }).is_err());
 }
 
 /// A layout of one device is what the ledger says, and replicas divide what they divide there.

@@ -46,7 +46,7 @@ pub struct Layout {
     /// Sequences of a step, over all replicas, where the best layout is looked for
     #[arg(long, value_name = "N")]
     pub gbs: Option<String>,
-    /// Largest micro-batch that is tried
+    /// Largest micro-batch that is tried [default: all that divide the sequences of a replica]
     #[arg(long, value_name = "N")]
     pub most_micro_batch: Option<String>,
     /// How many of the best layouts are shown [default: 5]
@@ -175,9 +175,16 @@ impl Question {
         let (Some(global_batch), Some(devices)) = (self.search, self.devices) else { return Ok(None) };
         let Some(run) = self.run()? else { return Ok(None) };
         let capacity = run.cluster.hardware.capacity();
-        let wanted = Wanted { devices, global_batch, capacity, micro_batch: self.most_micro_batch };
-        let (report, found) = answer::best(&run, &wanted, self.top)?;
-        match found.fits.into_iter().next() {
+        let wanted = Wanted {
+            devices,
+            global_batch,
+            capacity,
+            micro_batch: self.most_micro_batch,
+            engine: run.engine,
+            most: self.top,
+        };
+        let (report, found) = answer::best(&run, &wanted)?;
+        match found.best.into_iter().next() {
             Some((layout, estimate)) => (self.layout, self.estimate) = (layout, Some(estimate)),
             None if self.engine.is_some() => {
                 let problem = Diagnostic::error("T0478", "no layout fits: there is none to write");
@@ -301,7 +308,7 @@ impl Layout {
             network,
             search: gbs.filter(|_| hardware.is_some()),
             hardware,
-            most_micro_batch: most_micro_batch.unwrap_or(4),
+            most_micro_batch: most_micro_batch.unwrap_or(u64::MAX),
             estimate: None,
             top: top.map_or(5, |top| usize::try_from(top).unwrap_or(usize::MAX)),
             warnings: taken.map(|taken| taken.warnings).unwrap_or_default(),

@@ -64,7 +64,14 @@ impl Request<'_> {
         let mut sizes: Vec<Size> = Vec::new();
         let mut illegal = None;
         for devices in (0..=MOST).map(|power| 1u64 << power) {
-            let wanted = Wanted { devices, global_batch: self.global_batch, capacity, micro_batch: self.micro_batch };
+            let wanted = Wanted {
+                devices,
+                global_batch: self.global_batch,
+                capacity,
+                micro_batch: self.micro_batch,
+                engine: self.run.engine,
+                most: 1,
+            };
             let found = match search(self.run, &wanted) {
                 Ok(found) => found,
                 Err(problems) if sizes.is_empty() => {
@@ -74,7 +81,7 @@ impl Request<'_> {
                 // More devices than the sequences of a step can be divided over.
                 Err(_) => break,
             };
-            let Some((layout, estimate)) = found.fits.into_iter().next() else { continue };
+            let Some((layout, estimate)) = found.best.into_iter().next() else { continue };
             let time = Seconds::new(estimate.time.seconds() * steps);
             let time = time.map_err(|error| Diagnostic::error("T0489", error.to_string()))?;
             let size = Size { devices, layout, estimate, time };

@@ -135,6 +135,16 @@ impl Pipeline {
         Some(through + (self.micro_batches.max(1) - 1) as f64 * pace)
     }
 
+    /// A time that no run exceeds, whatever the schedule: [`upper`](Self::upper), and of interleaved stages that of equal ones as
+    /// long as the longest, each pass as much longer as a send takes.
+    pub fn longest(&self) -> f64 {
+        self.upper().unwrap_or_else(|| {
+            let most = |of: fn(&StageTime) -> f64| self.stages.iter().map(of).fold(0.0, f64::max) + self.send;
+            let each = most(|stage| stage.forward) + most(|stage| stage.backward + stage.weights);
+            each * (self.micro_batches * self.chunks() + self.ranks - 1) as f64
+        })
+    }
+
     /// Seconds of a step, fast. As [`run`](Self::run) has it while micro-batches are few. Of many, a beginning is run and the
     /// rest is added as periods: exact once the pipeline has become periodic, and within 2 % where two stages are so nearly
     /// equal that it takes longer.
@@ -369,6 +379,7 @@ mod tests {
                     let pipeline = uneven(seed, schedule, p, chunks, m);
                     let run = pipeline.run();
                     assert!(run.seconds >= pipeline.bound() * (1.0 - 1e-12), "{schedule} {p} {m} {seed}");
+                    assert!(run.seconds <= pipeline.longest() * (1.0 + 1e-12), "{schedule} {p} {m} {seed}");
                     assert!(run.idle.iter().all(|idle| *idle >= -1e-9));
                     let fast = pipeline.seconds();
                     assert!(

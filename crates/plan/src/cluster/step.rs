@@ -108,8 +108,8 @@ impl Step {
         self.lines(machine, pipeline.upper().unwrap_or_else(|| pipeline.seconds()))
     }
 
-    /// The lines of a step whose pipeline takes `seconds`.
-    fn lines(&self, machine: &Machine, seconds: f64) -> StepTime {
+    /// The lines of a step whose pipeline takes `seconds`. Ranks that are alike need to be there only once.
+    pub fn lines(&self, machine: &Machine, seconds: f64) -> StepTime {
         let busy = |rank: &Rank| -> f64 { rank.stages.iter().map(|passes| self.whole(machine, passes)).sum() };
         let busiest = self.ranks.iter().map(busy).fold(0.0, f64::max) * self.micro_batches as f64;
         let updates = self.ranks.iter().map(|rank| {

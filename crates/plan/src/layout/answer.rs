@@ -5,7 +5,8 @@ use units::{Bytes, Diagnostics};
 
 use super::Layout;
 use super::estimate::{Estimate, Run};
-use super::search::{Found, Limit, Wanted, loses_by, pareto, search};
+use super::search::{Found, Wanted, devices, search};
+use super::space::Illegal;
 use crate::cluster::step::StepTime;
 use crate::hardware::Hardware;
 use crate::levers::{self, Divided, Setup};
@@ -137,142 +138,182 @@ pub(crate) fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
 ///
 /// # Errors
 /// As [`search`].
-pub fn best(run: &Run<'_>, wanted: &Wanted, most: usize) -> Result<(Report, Found), Diagnostics> {
+pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnostics> {
     let found = search(run, wanted)?;
-    let tried = found.tried();
-    let mut report = if let Some((layout, estimate)) = found.fits.first() {
+    let mut report = if let Some((layout, estimate)) = found.best.first() {
         let said = phrase![Cell::Percent(estimate.mfu.get()), " MFU, ", estimate.device, " of ", wanted.capacity];
         Report::new("layout", phrase![layout.to_string()]).qualified(said)
     } else {
-        let said = phrase![Cell::Count(tried as u128), " tried on ", wanted.devices, " devices"];
+        let tried = Cell::Count(u128::from(found.tried()));
+        let said = phrase![tried, " tried on ", devices(wanted.devices)];
         Report { verdict: Verdict::No, ..Report::new("layout", phrase!["no layout fits"]).qualified(said) }
     };
-    if let Some((_, first)) = found.fits.first() {
-        report.blocks.push(ranking(&found, first, most).into());
+    if let Some((_, first)) = found.best.first() {
+        report.blocks.push(ranking("", &found.best, &found.best).into());
         report.blocks.push(time(first).into());
+        if found.front.len() > 1 {
+            let title = "less memory for more time";
+            report.blocks.push(ranking(title, &found.front, &found.best).into());
+        }
     }
-    report.blocks.push(outcome(&found, tried));
-    report.blocks.extend(grid(&found).map(Block::from));
-    report.result = result(&found, most, tried);
+    report.blocks.push(outcome(&found));
+    report.blocks.extend(grid(run, &found).map(Block::from));
+    report.result = result(run, &found);
     report.assumptions.extend(assumptions(run));
+    if let Some(engine) = wanted.engine {
+        let who = Assumption::new("engine", "engine", engine.title(), Origin::Default);
+        report.assumptions.push(who.why("what it cannot run is not looked at").flag("--export"));
+    }
     report.warnings.extend(run.model.warnings());
     Ok((report, found))
 }
 
-fn ranking(found: &Found, first: &Estimate, most: usize) -> Table {
-    let names = ["dp", "tp", "pp", "cp", "ep", "zero", "mbs"];
+/// Layouts beside the first of the best.
+fn ranking(title: &str, shown: &[(Layout, Estimate)], best: &[(Layout, Estimate)]) -> Table {
+    type Size = (&'static str, fn(&Layout) -> u64, u64);
+    let sizes: [Size; 10] = [
+        ("dp", |layout| layout.dp, 0),
+        ("tp", |layout| layout.tp, 0),
+        ("sp", |layout| u64::from(layout.sp), 0),
+        ("pp", |layout| layout.pp, 0),
+        ("virtual", |layout| layout.virtual_stages, 1),
+        ("cp", |layout| layout.cp, 1),
+        ("ep", |layout| layout.ep, 1),
+        ("etp", |layout| layout.etp, 1),
+        ("zero", |layout| u64::from(layout.zero), 0),
+        ("mbs", |layout| layout.micro_batch, 0),
+    ];
     // Axes along which nothing is ever divided say nothing.
-    let sizes = |layout: &Layout| {
-        [layout.dp, layout.tp, layout.pp, layout.cp, layout.ep, u64::from(layout.zero), layout.micro_batch]
-    };
-    let shown = &found.fits[..found.fits.len().min(most)];
-    let said: Vec<usize> = (0..names.len())
-        .filter(|&i| !(3..=4).contains(&i) || shown.iter().any(|(layout, _)| sizes(layout)[i] > 1))
+    let said: Vec<_> = sizes
+        .into_iter()
+        .filter(|(_, size, idle)| *idle == 0 || shown.iter().any(|(layout, _)| size(layout) > *idle))
         .collect();
+    let word =
+        |of: fn(&Layout) -> String, plain: &str| shown.iter().any(|(layout, _)| of(layout) != plain).then_some(of);
+    let schedule =
+        word(|layout| if layout.virtual_stages > 1 { "1f1b".to_owned() } else { layout.schedule.to_string() }, "1f1b");
+    let offload = word(|layout| layout.offload.to_string(), "none");
     let mut columns = vec![Column::right("#")];
-    columns.extend(said.iter().map(|&i| Column::right(names[i])));
-    columns.extend([
-        Column::left("recompute"),
-        Column::right("MFU"),
-        Column::one_unit("device"),
-        Column::left("loses by"),
-    ]);
-    let mut table = Table::new("", columns);
-    let recomputes = |layout: &Layout| layout.recompute != Recompute::None;
+    columns.extend(said.iter().map(|(name, ..)| Column::right(*name)));
+    columns.extend(schedule.map(|_| Column::left("schedule")));
+    columns.push(Column::left("recompute"));
+    columns.extend(offload.map(|_| Column::left("on the host")));
+    columns.extend([Column::right("MFU"), Column::one_unit("device"), Column::left("loses by")]);
+    let mut table = Table::new(title, columns);
     for (i, (layout, estimate)) in shown.iter().enumerate() {
-        let why =
-            if i == 0 { "" } else { loses_by(first, estimate, (recomputes(&found.fits[0].0), recomputes(layout))) };
+        let why = match best.first() {
+            Some((first, its)) if first != layout => loses_by((first, its), (layout, estimate)),
+            _ => "",
+        };
         let mut cells = vec![Cell::Count(i as u128 + 1)];
-        cells.extend(said.iter().map(|&at| Cell::Count(u128::from(sizes(layout)[at]))));
-        cells.extend([
-            Cell::from(layout.recompute.name()),
-            Cell::Percent(estimate.mfu.get()),
-            estimate.device.into(),
-            Cell::from(why),
-        ]);
+        cells.extend(said.iter().map(|(_, size, _)| Cell::Count(u128::from(size(layout)))));
+        cells.extend(schedule.map(|of| Cell::from(of(layout))));
+        cells.push(Cell::from(layout.recompute.name()));
+        cells.extend(offload.map(|of| Cell::from(of(layout))));
+        cells.extend([Cell::Percent(estimate.mfu.get()), estimate.device.into(), Cell::from(why)]);
         table.rows.push(Row::new(cells));
     }
     table
 }
 
-fn outcome(found: &Found, tried: usize) -> Block {
-    let count = |n: usize| Cell::Count(n as u128);
-    let states = found.rejected.iter().filter(|one| matches!(one.limit, Limit::States(_))).count();
-    let mut rows = vec![
-        KeyValue::new("tried", count(tried)),
-        KeyValue::new("fit", count(found.fits.len())),
-        KeyValue::new("too large", count(found.rejected.len()))
-            .note(phrase![count(states), " already by parameters, gradients and states alone"]),
+/// Why `other` takes longer than `best`: the line of the step that grew most.
+pub fn loses_by(best: (&Layout, &Estimate), other: (&Layout, &Estimate)) -> &'static str {
+    let (a, b) = (&best.1.time, &other.1.time);
+    let recomputes = |layout: &Layout| layout.recompute != Recompute::None;
+    let passes = if recomputes(other.0) && best.0.recompute != other.0.recompute {
+        "recomputation"
+    } else if other.0.offload.activations && !best.0.offload.activations {
+        "copies to the host"
+    } else {
+        "its passes: exchanges inside them, small products"
+    };
+    let lines = [
+        (b.passes - a.passes, passes),
+        (b.bubble - a.bubble, "idle time in the pipeline"),
+        (b.gradients - a.gradients, "exchange of gradients"),
+        (b.parameters - a.parameters, "exchange of parameters"),
+        (b.optimizer - a.optimizer, "the update"),
+        (b.stragglers - a.stragglers, "waiting for the slowest node"),
     ];
-    let least = found.rejected.iter().filter_map(|one| match one.limit {
-        Limit::Memory(bytes) => Some((bytes, &one.layout)),
-        Limit::States(_) => None,
-    });
-    if let (true, Some((bytes, layout))) = (found.fits.is_empty(), least.min_by_key(|(bytes, _)| *bytes)) {
-        rows.push(KeyValue::new("the least", bytes).note(layout.to_string()));
+    lines.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, why)| why)
+}
+
+/// What became of all candidates.
+fn outcome(found: &Found) -> Block {
+    let count = |n: u64| Cell::Count(u128::from(n));
+    let mut rows = vec![
+        KeyValue::new("candidates", count(found.counts.candidates)).note("the product of all axes"),
+        KeyValue::new("legal", count(found.tried())),
+    ];
+    for (why, refused) in Illegal::ALL.into_iter().zip(found.counts.illegal).filter(|(_, refused)| *refused > 0) {
+        rows.push(KeyValue::new("not legal", count(refused)).note(why.words()));
     }
-    for (reason, count) in &found.untraced {
-        rows.push(KeyValue::new("not traced", Cell::Count(*count as u128)).note(reason.as_str()));
+    for (reason, refused) in &found.untraced {
+        rows.push(KeyValue::new("not traced", count(*refused)).note(reason.as_str()));
+    }
+    rows.push(
+        KeyValue::new("too large", count(found.too_large_states)).note("by parameters, gradients and states alone"),
+    );
+    rows.push(KeyValue::new("too large", count(found.too_large)).note("with what a step needs beside them"));
+    if let (0, Some((bytes, layout))) = (found.fit, &found.least) {
+        rows.push(KeyValue::new("the least", *bytes).note(layout.to_string()));
+    }
+    rows.push(KeyValue::new("fit", count(found.fit)));
+    if found.fit > found.timed {
+        let slower = count(found.fit - found.timed);
+        rows.push(KeyValue::new("slower", slower).note("by bounds of their time; the others are timed pass by pass"));
     }
     Block::key_values("layouts", rows)
 }
 
 /// Best MFU for each tp and pp.
-fn grid(found: &Found) -> Option<Table> {
-    let mut axes = [Vec::new(), Vec::new()];
-    let all = found.fits.iter().map(|(layout, _)| layout).chain(found.rejected.iter().map(|one| &one.layout));
-    for layout in all {
-        axes[0].push(layout.tp);
-        axes[1].push(layout.pp);
-    }
-    for axis in &mut axes {
-        axis.sort_unstable();
-        axis.dedup();
-    }
-    let [tps, pps] = &axes;
+fn grid(run: &Run<'_>, found: &Found) -> Option<Table> {
+    let axis = |of: fn(&(u64, u64)) -> u64| {
+        let mut all: Vec<u64> = found.grid.keys().map(of).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    let (tps, pps) = (axis(|cell| cell.0), axis(|cell| cell.1));
     if tps.len() * pps.len() < 2 {
         return None;
     }
     let columns = pps.iter().take(9).map(|pp| Column::right(pp.to_string()));
     let mut table = Table::new("best MFU by tp and pp", std::iter::once(Column::right("tp \\ pp")).chain(columns));
-    for &tp in tps {
-        let best = |pp: &u64| {
-            let fit = found.fits.iter().find(|(layout, _)| layout.tp == tp && layout.pp == *pp);
-            let seen = found.rejected.iter().any(|one| one.layout.tp == tp && one.layout.pp == *pp);
-            match fit {
-                Some((_, estimate)) => Cell::Percent(estimate.mfu.get()),
-                None if seen => Cell::from("too large"),
-                None => Cell::Empty,
+    for tp in tps {
+        let best = |pp: &u64| match found.grid.get(&(tp, *pp)) {
+            Some(Some(timed)) => {
+                let mfu = run.terms().mfu(&timed.layout, &timed.time);
+                mfu.map_or(Cell::Empty, |mfu| Cell::Percent(mfu.get()))
             }
+            Some(None) => Cell::from("none fits"),
+            None => Cell::Empty,
         };
         table.rows.push(Row::new(std::iter::once(Cell::Count(u128::from(tp))).chain(pps.iter().take(9).map(best))));
     }
     Some(table)
 }
 
-fn of_layout(layout: &Layout) -> Value {
-    Value::map()
-        .with("dp", layout.dp)
-        .with("tp", layout.tp)
-        .with("sp", layout.sp)
-        .with("cp", layout.cp)
-        .with("ep", layout.ep)
-        .with("pp", layout.pp)
-        .with("zero", u64::from(layout.zero))
-        .with("micro_batch", layout.micro_batch)
-        .with("grad_accum", layout.grad_accum)
-        .with("recompute", layout.recompute.name())
-}
-
-fn result(found: &Found, most: usize, tried: usize) -> Value {
+fn result(run: &Run<'_>, found: &Found) -> Value {
+    let blocks = run.model.spec.depth() as u64;
     let one = |(layout, estimate): &(Layout, Estimate)| {
-        Value::map().with("layout", of_layout(layout)).with("estimate", value(estimate))
+        let whole = super::report::result(layout, &layout.blocks_of(blocks), run.step.seq_len);
+        Value::map().with("layout", whole).with("estimate", value(estimate))
     };
-    let front = pareto(&found.fits).into_iter().take(most).map(one);
+    let illegal = Illegal::ALL.into_iter().zip(found.counts.illegal).filter(|(_, count)| *count > 0);
+    let reasons = illegal.map(|(why, count)| Value::map().with("why", why.words()).with("candidates", count));
+    let untraced =
+        found.untraced.iter().map(|(why, count)| Value::map().with("why", why.as_str()).with("layouts", *count));
     Value::map()
-        .with("tried", tried as u64)
-        .with("fit", found.fits.len() as u64)
-        .with("too_large", found.rejected.len() as u64)
-        .with("best", Value::List(found.fits.iter().take(most).map(one).collect()))
-        .with("pareto", Value::List(front.collect()))
+        .with("candidates", found.counts.candidates)
+        .with("not_legal", Value::List(reasons.collect()))
+        .with("tried", found.tried())
+        .with("not_traced", Value::List(untraced.collect()))
+        .with("fit", found.fit)
+        .with("too_large", found.too_large + found.too_large_states)
+        .with("too_large_by_states", found.too_large_states)
+        .with("timed_pass_by_pass", found.timed)
+        .with("pareto_size", found.front_size)
+        .with("best", Value::List(found.best.iter().map(one).collect()))
+        .with("pareto", Value::List(found.front.iter().map(one).collect()))
 }

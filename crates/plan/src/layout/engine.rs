@@ -44,10 +44,20 @@ pub fn blocks_by_cost(costs: impl IntoIterator<Item = u64> + Clone, head: u64, s
 ///
 /// Source: NVIDIA/TransformerEngine, `transformer_engine/pytorch/module/base.py`, `get_dummy_wgrad`, from 2.3 on.
 pub fn beside(engine: Option<Engine>, stages: &[ModelSpec], weight_bytes: u64) -> u64 {
-    if accumulation(engine) != Accumulation::InProducts {
-        return 0;
-    }
+    held(&shapes(engine, stages), weight_bytes)
+}
+
+/// Bytes of one weight of each shape.
+pub fn held(shapes: &BTreeSet<[u64; 2]>, weight_bytes: u64) -> u64 {
+    shapes.iter().map(|[n, k]| n.saturating_mul(*k).saturating_mul(weight_bytes)).fold(0, u64::saturating_add)
+}
+
+/// Shapes of the weights of which [`beside`] counts one each.
+pub fn shapes(engine: Option<Engine>, stages: &[ModelSpec]) -> BTreeSet<[u64; 2]> {
     let mut shapes = BTreeSet::new();
+    if accumulation(engine) != Accumulation::InProducts {
+        return shapes;
+    }
     for layer in stages.iter().flat_map(|stage| stage.layers.iter().map(move |layer| (stage.hidden_size, layer))) {
         let (h, layer) = layer;
         if let Some(attention) = layer.attention() {
@@ -59,7 +69,7 @@ pub fn beside(engine: Option<Engine>, stages: &[ModelSpec], weight_bytes: u64) -
             _ => {}
         }
     }
-    shapes.iter().map(|[n, k]| n.saturating_mul(*k).saturating_mul(weight_bytes)).fold(0, u64::saturating_add)
+    shapes
 }
 
 /// Weights `out in` of an attention as the engine has them: queries, keys and values in one, unless they are compressed.

@@ -1,6 +1,6 @@
 //! A layout on a cluster: memory of its ranks and time of its step, from traces of the ranks.
 //!
-//! Ranks of the first, a middle and the last stage are traced; those between are like the middle one.
+//! One of the ranks that hold the same is traced, the first in the pipeline: it holds most micro-batches.
 
 use nn::ParamKind;
 use nn::step::StepOptions;
@@ -8,9 +8,10 @@ use tensor::meter::OpEvent;
 use tensor::{Op, Phase};
 use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Seconds};
 
+use super::cut::Pieces;
 use super::overlap::{self, Exchange};
 use super::rank::{RankMemory, RankTrace, trace};
-use super::{Layout, Schedule, moe};
+use super::{Layout, check, moe};
 use crate::cluster::collective_time::Collective;
 use crate::cluster::constants::{Family, rules};
 use crate::cluster::machine::{Cost, Item, Machine, Parts, Talk};
@@ -21,7 +22,7 @@ use crate::cluster::topology::{Axis, Degrees, Order};
 use crate::cluster::traced::items;
 use crate::flops;
 use crate::handover::Engine;
-use crate::hardware::{self, Hardware};
+use crate::hardware::{self, Hardware, Scope};
 use crate::model::Model;
 use crate::runtime;
 
@@ -91,30 +92,21 @@ impl<'a> Run<'a> {
 
     /// Arithmetic of the matrix products.
     pub fn arithmetic(&self) -> hardware::Precision {
-        hardware::Precision::of(self.step.precision.matmul_dtype())
+        self.terms().arithmetic()
     }
 
-    /// The machine of a layout.
-    fn machine(&self, layout: &Layout) -> Result<Machine, Diagnostic> {
-        let arithmetic = self.arithmetic();
-        let parts = Parts {
-            hardware: self.cluster.hardware,
-            family: Family::of(self.cluster.hardware),
-            rules: rules(),
-            precision: arithmetic,
-            per_node: self.cluster.per_node,
-            network: self.cluster.network,
-        };
-        let Layout { tp, cp, dp, pp, ep, etp, .. } = *layout;
-        let machine = parts.machine(Degrees { tp, cp, dp, pp, ep, etp }, Order::PipelineOutermost);
-        machine.ok_or_else(|| {
-            let message = format!(
-                "{} has no rate for {}, or no link in a node, in the hardware table",
-                self.cluster.hardware.display,
-                arithmetic.name()
-            );
-            Diagnostic::error("T0486", message).help("--precision with another arithmetic, or another --hw")
-        })
+    /// What the estimate of a layout takes of the run.
+    pub(super) fn terms(&self) -> Terms<'a> {
+        let spec = &self.model.spec;
+        Terms {
+            step: self.step,
+            flop_per_token: self.flop_per_token.get() as f64,
+            cluster: self.cluster,
+            hidden_size: spec.hidden_size,
+            vocab_size: spec.vocab_size,
+            tied: spec.head.tied,
+            engine: self.engine,
+        }
     }
 
     /// Traces what layouts like this one share: all but the replicas and what is divided over them.
@@ -127,12 +119,9 @@ impl<'a> Run<'a> {
             let message = format!("states of experts over {shard} of the replicas are not modelled");
             return Err(Diagnostics::from(Diagnostic::error("T0485", message).help("no --shard")));
         }
-        let mut places: Vec<u64> = match layout.blocks {
-            // Stages that somebody chose are no two alike.
-            Some(_) => (0..layout.pp).collect(),
-            None => vec![0, layout.pp / 2, layout.pp - 1],
-        };
-        places.dedup();
+        check(layout, &self.model.spec, self.step.seq_len, None)?;
+        let cut = Pieces::new(&self.model.spec).cut(layout);
+        let places = cut.classes.iter().map(|class| class.place);
         trace(&self.model.spec, layout, &self.step, self.engine, places)
     }
 
@@ -141,60 +130,225 @@ impl<'a> Run<'a> {
     /// # Errors
     /// If the hardware table has no rate for the arithmetic.
     pub fn estimate(&self, layout: &Layout, traces: &[RankTrace]) -> Result<Estimate, Diagnostics> {
-        let machine = self.machine(layout)?;
+        let terms = self.terms();
+        let machine = terms.machine(layout)?;
         let memory: Vec<RankMemory> = traces.iter().map(|trace| trace.memory(layout)).collect();
         let fullest = memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
-        let outside = runtime::bytes(self.cluster.hardware, layout.devices());
-        let ranks: Vec<Rank> = traces.iter().map(|trace| self.rank(layout, trace, &machine)).collect();
-        let place = |place: u64| traces.iter().position(|trace| trace.place == place).unwrap_or(ranks.len() / 2);
+        let cut = Pieces::new(&self.model.spec).cut(layout);
+        let ranks = traces.iter().map(|trace| terms.rank(layout, &Load::of(layout, trace, &machine), &machine));
+        let ranks = ranks.collect::<Result<Vec<Rank>, _>>()?;
+        let place = |class: &usize| {
+            let place = cut.classes[*class].place;
+            traces.iter().position(|trace| trace.place == place).unwrap_or(0)
+        };
+        let step = terms.step(layout, cut.of.iter().map(|class| ranks[place(class)].clone()).collect());
+        let time = step.time(&machine);
+        let device = terms.device(layout, fullest);
+        Ok(Estimate { device, memory, mfu: terms.mfu(layout, &time)?, time, tokens: terms.tokens(layout) })
+    }
+}
+
+/// What a rank does in a step, as the estimate of its time takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub(super) struct Load {
+    /// Whether the first of its stages is that of the model.
+    pub first: bool,
+    /// Whether the last of its stages is that of the model.
+    pub last: bool,
+    /// Passes of a micro-batch through one of its stages, in the mean.
+    pub passes: Passes,
+    /// The update of all parameters that it holds.
+    pub optimizer: Cost,
+    /// Trained parameters that all replicas have.
+    pub shared: f64,
+    /// Trained parameters of its experts.
+    pub experts: f64,
+    /// Blocks.
+    pub blocks: f64,
+    /// Bytes that go to the host in a forward pass through one of its stages, and come back in the backward pass.
+    pub copies: f64,
+}
+
+impl Load {
+    /// That of a trace.
+    fn of(layout: &Layout, traced: &RankTrace, machine: &Machine) -> Self {
+        let each = 1.0 / (traced.options.grad_accum_steps as f64 * layout.virtual_stages as f64);
+        // What is made before the first step is no part of any.
+        let trace = &traced.traced.trace;
+        let begin = trace.marks.iter().find(|mark| mark.name.starts_with("fwd")).map_or(0, |mark| mark.op as usize);
+        let events = &trace.ops[begin..];
+        let cost = |part: Part| machine.cost(&items(events.iter().filter(|event| Part::of(event) == Some(part))));
+        let passes = Passes {
+            forward: cost(Part::Forward) * each,
+            backward: cost(Part::Backward) * each,
+            weights: cost(Part::Weights) * each,
+        };
+        let mut load = Self {
+            first: traced.place == 0,
+            last: traced.place + 1 == layout.pp,
+            passes,
+            optimizer: cost(Part::Optimizer),
+            blocks: traced.stages.iter().map(|stage| stage.layers.len()).sum::<usize>() as f64,
+            copies: traced.traced.host.activations as f64 * each,
+            ..Self::default()
+        };
+        for param in traced.traced.params.iter().filter(|param| param.trainable) {
+            match param.kind {
+                ParamKind::Expert { .. } => load.experts += param.elements as f64,
+                _ => load.shared += param.elements as f64,
+            }
+        }
+        load
+    }
+
+    /// The part of its parameters that a rank updates.
+    fn updated(&self, layout: &Layout) -> f64 {
+        let all = self.shared + self.experts;
+        if layout.zero == 0 || all == 0.0 {
+            return 1.0;
+        }
+        let sharding = layout.sharding();
+        (self.shared / sharding.dp as f64 + self.experts / sharding.expert_dp as f64) / all
+    }
+}
+
+/// Which time of a rank an op belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Forward passes.
+    Forward,
+    /// Gradients of what came in, and what is run again.
+    Backward,
+    /// Gradients of weights.
+    Weights,
+    /// The update.
+    Optimizer,
+}
+
+impl Part {
+    /// That of an op, if it has any.
+    pub(super) fn of(event: &OpEvent) -> Option<Self> {
+        match event.phase {
+            Phase::Forward => Some(Self::Forward),
+            Phase::Backward | Phase::Recompute if makes_weight_gradient(event) => Some(Self::Weights),
+            Phase::Backward | Phase::Recompute => Some(Self::Backward),
+            Phase::Optimizer => Some(Self::Optimizer),
+            Phase::Init | Phase::Communication => None,
+        }
+    }
+}
+
+/// All that the estimate of a layout takes of a run beside what its ranks do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub step: StepOptions,
+    pub cluster: Cluster<'a>,
+    flop_per_token: f64,
+    hidden_size: u64,
+    vocab_size: u64,
+    tied: bool,
+    engine: Option<Engine>,
+}
+
+impl Terms<'_> {
+    /// Arithmetic of the matrix products.
+    fn arithmetic(&self) -> hardware::Precision {
+        hardware::Precision::of(self.step.precision.matmul_dtype())
+    }
+
+    /// The degrees of a layout.
+    pub(super) const fn degrees(layout: &Layout) -> Degrees {
+        let Layout { tp, cp, dp, pp, ep, etp, .. } = *layout;
+        Degrees { tp, cp, dp, pp, ep, etp }
+    }
+
+    /// The machine of a layout.
+    pub(super) fn machine(&self, layout: &Layout) -> Result<Machine, Diagnostic> {
+        let arithmetic = self.arithmetic();
+        let parts = Parts {
+            hardware: self.cluster.hardware,
+            family: Family::of(self.cluster.hardware),
+            rules: rules(),
+            precision: arithmetic,
+            per_node: self.cluster.per_node,
+            network: self.cluster.network,
+        };
+        let machine = parts.machine(Self::degrees(layout), Order::PipelineOutermost);
+        machine.ok_or_else(|| {
+            let message = format!(
+                "{} has no rate for {}, or no link in a node, in the hardware table",
+                self.cluster.hardware.display,
+                arithmetic.name()
+            );
+            Diagnostic::error("T0486", message).help("--precision with another arithmetic, or another --hw")
+        })
+    }
+
+    /// The step of these ranks.
+    pub(super) fn step(&self, layout: &Layout, ranks: Vec<Rank>) -> Step {
         let positions = layout.micro_batch * self.step.seq_len / layout.cp;
-        let stream = positions * self.model.spec.hidden_size * self.step.precision.gathered_dtype().size_in_bytes();
-        let step = Step {
-            ranks: (0..layout.pp).map(|rank| ranks[place(rank)].clone()).collect(),
+        let stream = positions * self.hidden_size * self.step.precision.gathered_dtype().size_in_bytes();
+        Step {
+            ranks,
             schedule: layout.schedule,
             micro_batches: layout.grad_accum,
             boundary: stream as f64 / if layout.sp { layout.tp as f64 } else { 1.0 },
             waits: false,
-        };
-        let time = step.time(&machine);
-        let tokens = layout.global_batch().saturating_mul(self.step.seq_len);
+        }
+    }
+
+    /// The device of a rank of so many bytes, with what lies outside of its allocator.
+    pub(super) fn device(&self, layout: &Layout, fullest: u64) -> Bytes {
+        Bytes(fullest.saturating_add(runtime::bytes(self.cluster.hardware, layout.devices()).get()))
+    }
+
+    /// Tokens of a step.
+    pub(super) const fn tokens(&self, layout: &Layout) -> u64 {
+        layout.global_batch().saturating_mul(self.step.seq_len)
+    }
+
+    /// Utilization of the model's own FLOP.
+    pub(super) fn mfu(&self, layout: &Layout, time: &StepTime) -> Result<Mfu, Diagnostic> {
         let peak = self.cluster.hardware.peak(self.arithmetic()).map_or(0.0, |peak| peak.rate.get());
-        let flop = self.flop_per_token.get() as f64 * tokens as f64;
-        let mfu = flop / (time.seconds() * peak * layout.devices() as f64);
-        let mfu = Mfu::new(mfu).map_err(|error| Diagnostic::error("T0486", error.to_string()))?;
-        Ok(Estimate { device: Bytes(fullest.saturating_add(outside.get())), memory, time, mfu, tokens })
+        let flop = self.flop_per_token * self.tokens(layout) as f64;
+        Mfu::new(flop / (time.seconds() * peak * layout.devices() as f64))
+            .map_err(|error| Diagnostic::error("T0486", error.to_string()))
+    }
+
+    /// Bytes per second and direction between a device and its host, where that is known.
+    pub(super) fn host_link(&self) -> Option<f64> {
+        let mut links = self.cluster.hardware.links.iter();
+        links.find(|link| link.scope == Scope::Host).map(|link| link.per_direction.get())
     }
 
     /// What a rank does, as the model of time takes it.
-    fn rank(&self, layout: &Layout, traced: &RankTrace, machine: &Machine) -> Rank {
-        let each = 1.0 / (traced.options.grad_accum_steps as f64 * layout.virtual_stages as f64);
-        let events = &traced.traced.trace.ops;
-        let cost =
-            |wanted: &dyn Fn(&OpEvent) -> bool| machine.cost(&items(events.iter().filter(|event| wanted(event))));
-        let back = |event: &OpEvent| matches!(event.phase, Phase::Backward | Phase::Recompute);
-        let mut passes = Passes {
-            forward: cost(&|event| event.phase == Phase::Forward) * each,
-            backward: cost(&|event| back(event) && !makes_weight_gradient(event)) * each,
-            weights: cost(&|event| back(event) && makes_weight_gradient(event)) * each,
-        };
-        let held = Held::of(traced);
-        if layout.zero >= 3 {
-            self.gather_in_passes(layout, &held, machine, &mut passes, traced);
+    ///
+    /// # Errors
+    /// If it moves something to the host over a link that the hardware table does not have.
+    pub(super) fn rank(&self, layout: &Layout, load: &Load, machine: &Machine) -> Result<Rank, Diagnostic> {
+        let mut passes = load.passes;
+        if load.copies > 0.0 {
+            let Some(link) = self.host_link() else {
+                let message =
+                    format!("{} has no link to its host in the hardware table", self.cluster.hardware.display);
+                return Err(Diagnostic::error("T0486", message).help("no --offload"));
+            };
+            // Copies run beside the passes, which wait for those that take longer.
+            let copies = load.copies / link;
+            passes.forward.device = passes.forward.device.max(copies);
+            passes.backward.device = passes.backward.device.max(copies - passes.weights.device);
         }
-        let optimizer = cost(&|event| event.phase == Phase::Optimizer) * held.updated(layout);
-        Rank {
-            stages: vec![passes; layout.virtual_stages as usize],
-            update: self.update(layout, traced, &held, optimizer, machine),
-        }
+        self.exchanges_in_passes(layout, load, machine, &mut passes);
+        Ok(Rank { stages: vec![passes; layout.virtual_stages as usize], update: self.update(layout, load, machine) })
     }
 
     /// What is exchanged once in a step, and the optimizer.
-    fn update(&self, layout: &Layout, traced: &RankTrace, held: &Held, optimizer: Cost, machine: &Machine) -> Update {
+    fn update(&self, layout: &Layout, load: &Load, machine: &Machine) -> Update {
         let precision = self.step.precision;
         let (grad, weight) = (precision.grad_dtype().size_in_bytes(), precision.gathered_dtype().size_in_bytes());
         let talk = |collective, bytes: f64, axis| Talk { collective, bytes, axis };
         let (within, between) = sharing(layout);
-        let groups = [(held.shared, within), (held.experts, Axis::ExpertDp)];
+        let groups = [(load.shared, within), (load.experts, Axis::ExpertDp)];
         let mut gradients = Vec::new();
         let mut parameters = Vec::new();
         for (count, axis) in groups.into_iter().filter(|(count, _)| *count > 0.0) {
@@ -214,46 +368,42 @@ impl<'a> Run<'a> {
         let (mut sync, gather) = (when(Exchange::Gradients, grad), when(Exchange::Parameters, weight));
         if let Some(between) = between {
             // What is cut up is added up with that of the other groups; where that is done block by block, so is this.
-            let bytes = held.shared * grad as f64 / layout.sharing_ranks() as f64;
+            let bytes = load.shared * grad as f64 / layout.sharing_ranks() as f64;
             gradients.push(talk(Collective::AllReduce, bytes, between));
             if layout.zero >= 3 {
-                sync = Sync::During { bucket: bytes / traced.blocks() };
+                sync = Sync::During { bucket: bytes / load.blocks.max(1.0) };
             }
         }
-        let spec = &self.model.spec;
-        if spec.head.tied && layout.pp > 1 && (traced.place == 0 || traced.place + 1 == layout.pp) {
+        if self.tied && layout.pp > 1 && (load.first || load.last) {
             // Both copies of the token table get the sum of their gradients.
-            let bytes = spec.vocab_size as f64 * spec.hidden_size as f64 * grad as f64 / layout.tp as f64;
+            let bytes = self.vocab_size as f64 * self.hidden_size as f64 * grad as f64 / layout.tp as f64;
             gradients.push(talk(Collective::Send, bytes, Axis::Pp));
         }
         // The ops of the update, whose time is known, as one that moves as many bytes as take as long.
+        let optimizer = load.optimizer * load.updated(layout);
         let moves = Piece::moves(machine.seconds(optimizer) * machine.device.bandwidth);
         Update { gradients, sync, gather, optimizer: vec![Item::Op(moves)], parameters }
     }
 
-    /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass: hidden behind
-    /// the pass but for one block, as far as the pass is as long.
-    fn gather_in_passes(
-        &self,
-        layout: &Layout,
-        held: &Held,
-        machine: &Machine,
-        passes: &mut Passes,
-        traced: &RankTrace,
-    ) {
+    /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass (ZeRO 3): hidden
+    /// behind the pass but for one block, as far as the pass is as long.
+    fn exchanges_in_passes(&self, layout: &Layout, load: &Load, machine: &Machine, passes: &mut Passes) {
+        if layout.zero < 3 {
+            return;
+        }
         let precision = self.step.precision;
         let weight = precision.gathered_dtype().size_in_bytes() as f64;
-        let blocks = traced.blocks();
+        let blocks = load.blocks.max(1.0);
         let chunks = layout.virtual_stages as f64;
         let talk =
             |collective, bytes: f64, axis| machine.talk(&Talk { collective, bytes: bytes / blocks, axis }) * blocks;
         let both = |collective, each: f64| {
-            (talk(collective, held.shared * each, sharing(layout).0)
-                + talk(collective, held.experts * each, Axis::ExpertDp))
+            (talk(collective, load.shared * each, sharing(layout).0)
+                + talk(collective, load.experts * each, Axis::ExpertDp))
                 / chunks
         };
-        let gather = both(Collective::AllGather, weight);
         let reduce = both(Collective::ReduceScatter, precision.grad_dtype().size_in_bytes() as f64);
+        let gather = both(Collective::AllGather, weight);
         let exposed = |all: f64, pass: f64| (all - pass).max(all / blocks);
         let forward = machine.seconds(passes.forward);
         passes.forward.device += exposed(gather, forward);
@@ -275,52 +425,9 @@ fn sharing(layout: &Layout) -> (Axis, Option<Axis>) {
     (Axis::Some { ranks: shard, apart: 1 }, Some(between))
 }
 
-/// Parameters that a rank holds: those that all replicas have, and those of its experts.
-struct Held {
-    shared: f64,
-    experts: f64,
-}
-
-impl Held {
-    /// The part of its parameters that a rank updates.
-    fn updated(&self, layout: &Layout) -> f64 {
-        let all = self.shared + self.experts;
-        if layout.zero == 0 || all == 0.0 {
-            return 1.0;
-        }
-        let sharding = layout.sharding();
-        (self.shared / sharding.dp as f64 + self.experts / sharding.expert_dp as f64) / all
-    }
-
-    fn of(traced: &RankTrace) -> Self {
-        let mut held = Self { shared: 0.0, experts: 0.0 };
-        for param in traced.traced.params.iter().filter(|param| param.trainable) {
-            match param.kind {
-                ParamKind::Expert { .. } => held.experts += param.elements as f64,
-                _ => held.shared += param.elements as f64,
-            }
-        }
-        held
-    }
-}
-
 /// Whether an op makes the gradient of a weight and nothing that a stage before waits for.
 fn makes_weight_gradient(event: &OpEvent) -> bool {
     matches!(event.op, Op::MatMulInto(_) | Op::GroupedMatMulInto(_) | Op::GroupedWeightGrad(_))
-}
-
-/// Layouts whose traces are the same: they differ in their replicas and in what is divided over these.
-pub(super) fn same_traces(a: &Layout, b: &Layout) -> bool {
-    let of = |layout: &Layout| {
-        let in_flight =
-            if layout.schedule == Schedule::GPipe { layout.grad_accum } else { layout.grad_accum.min(layout.pp + 1) };
-        (
-            (layout.tp, layout.sp, layout.cp, layout.context, layout.ep, layout.etp),
-            (layout.pp, layout.virtual_stages, layout.schedule, layout.blocks.clone()),
-            (layout.micro_batch, layout.recompute, layout.offload, in_flight),
-        )
-    };
-    of(a) == of(b) && a.imbalance == b.imbalance && a.virtual_stages == 1
 }
 
 #[cfg(test)]
@@ -372,7 +479,7 @@ mod tests {
         for zero in 1..=3 {
             let of = |dp, shard| {
                 let layout = Layout { dp, zero, shard, ..Layout::default() };
-                (run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap(), run.machine(&layout).unwrap())
+                (run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap(), run.terms().machine(&layout).unwrap())
             };
             let ((hybrid, machine), (node, _)) = (of(64, Some(8)), of(8, None));
             assert_eq!(hybrid.memory, node.memory, "zero {zero}");

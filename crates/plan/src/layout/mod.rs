@@ -5,12 +5,17 @@
 
 pub mod answer;
 mod check;
+mod cut;
 pub mod engine;
 pub mod estimate;
+mod held;
+mod outline;
 pub mod overlap;
+pub mod quick;
 pub mod rank;
 pub mod report;
 pub mod search;
+pub mod space;
 
 pub use check::check;
 pub(crate) use check::moe;

@@ -12,7 +12,7 @@ use super::{Layout, Schedule, check, engine};
 use crate::blocks::Blocks;
 use crate::cluster::pipeline as cluster;
 use crate::handover::Engine;
-use crate::ledger::steady;
+use crate::ledger::highest;
 use crate::timeline::{ByRole, Timeline};
 
 /// A rank of every stage, traced.
@@ -105,7 +105,7 @@ pub fn trace(
 }
 
 /// Micro-batches that a rank holds at once: beyond some rounds of the pipeline, more of them change nothing.
-fn in_flight(layout: &Layout, place: u64) -> u64 {
+pub(super) fn in_flight(layout: &Layout, place: u64) -> u64 {
     match layout.schedule {
         Schedule::GPipe => layout.grad_accum * layout.virtual_stages,
         _ => schedule(layout, layout.grad_accum.min(4 * layout.pp)).in_flight(place as usize),
@@ -113,19 +113,21 @@ fn in_flight(layout: &Layout, place: u64) -> u64 {
 }
 
 /// Micro-batches of which every moment of the memory of a step is seen.
-fn traced_micro_batches(layout: &Layout, in_flight: u64) -> u64 {
+pub(super) fn traced_micro_batches(layout: &Layout, in_flight: u64) -> u64 {
     match layout.schedule {
         // All forward passes come first.
         Schedule::GPipe => layout.grad_accum,
+        // Every one goes through all stages of the rank; a round more has them all with gradients.
         Schedule::Interleaved if layout.virtual_stages > 1 => {
-            (in_flight + 1).next_multiple_of(layout.pp).min(layout.grad_accum)
+            let held = (in_flight + 1).div_ceil(layout.virtual_stages).next_multiple_of(layout.pp);
+            (held + layout.pp).min(layout.grad_accum)
         }
         _ => (in_flight + 1).min(layout.grad_accum),
     }
 }
 
 /// The pipeline of a layout; the order of passes does not ask how long they take.
-fn schedule(layout: &Layout, micro_batches: u64) -> cluster::Pipeline {
+pub(super) fn schedule(layout: &Layout, micro_batches: u64) -> cluster::Pipeline {
     let time = cluster::StageTime { forward: 1.0, backward: 1.0, weights: 1.0 };
     cluster::Pipeline {
         ranks: layout.pp as usize,
@@ -138,7 +140,7 @@ fn schedule(layout: &Layout, micro_batches: u64) -> cluster::Pipeline {
 
 /// The passes of a rank. Put-off weight gradients are traced with the rest of their backward pass, where that would hold as
 /// much: what they read is given up there, and ZB-H1 is built to hold no more than 1F1B.
-fn passes(pipeline: &cluster::Pipeline, place: usize) -> Vec<Pass> {
+pub(super) fn passes(pipeline: &cluster::Pipeline, place: usize) -> Vec<Pass> {
     let pass = |pass: cluster::Pass| match pass {
         cluster::Pass::Forward { chunk, micro_batch } => Some(Pass::Forward { chunk, micro_batch }),
         cluster::Pass::Backward { chunk, micro_batch } => Some(Pass::Backward { chunk, micro_batch }),
@@ -148,16 +150,11 @@ fn passes(pipeline: &cluster::Pipeline, place: usize) -> Vec<Pass> {
 }
 
 impl RankTrace {
-    /// Blocks that it holds, one at least.
-    pub(super) fn blocks(&self) -> f64 {
-        self.stages.iter().map(|stage| stage.layers.len()).sum::<usize>().max(1) as f64
-    }
-
     /// Its memory over the step.
     pub fn memory(&self, layout: &Layout) -> RankMemory {
         let blocks = Blocks::of(&self.stages[0].names);
         let phases = Timeline::of(&self.traced, &self.options, layout.sharding(), blocks).phases;
-        let peak = steady(&phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i))).map(|i| &phases[i]);
+        let peak = highest(&phases).map(|i| &phases[i]);
         RankMemory {
             place: self.place,
             peak_bytes: peak.map_or(0, |peak| peak.peak_bytes).saturating_add(self.beside),

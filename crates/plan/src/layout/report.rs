@@ -139,6 +139,7 @@ fn stages(layout: &Layout, blocks: &[u64]) -> Table {
     table
 }
 
+/// A layout for programs.
 pub(crate) fn result(layout: &Layout, blocks: &[u64], seq_len: u64) -> Value {
     let context = match layout.context {
         ContextParallel::Ring => "ring",

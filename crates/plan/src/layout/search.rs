@@ -1,11 +1,18 @@
-//! Every layout of a run on so many devices: which are legal, which fit, how long each takes.
+//! The best of all layouts of a run on so many devices, and what became of the others.
+//!
+//! Every legal layout is either looked at or left out by a bound that holds: one whose states alone are too large is not
+//! looked at further, and one whose step cannot be shorter than a number of others' can be is not timed pass by pass. What is
+//! said of the best is traced whole in the end.
 
-use nn::{ModelSpec, Recompute};
+use std::collections::BTreeMap;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
-use super::check::{check, moe};
-use super::estimate::{Estimate, Run, same_traces};
-use super::{ContextParallel, Layout};
+use super::Layout;
+use super::estimate::{Estimate, Run, Terms};
+use super::quick::{Desk, Plans, Seen, Sheet, Way};
+use super::space::{Axes, Counts};
+use crate::cluster::step::StepTime;
+use crate::handover::Engine;
 use crate::states::{ParameterBytes, Zero};
 
 /// What is asked for.
@@ -19,15 +26,10 @@ pub struct Wanted {
     pub capacity: Bytes,
     /// Largest micro-batch that is tried.
     pub micro_batch: u64,
-}
-
-/// A layout that is out of the question, and why.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rejected {
-    /// The layout.
-    pub layout: Layout,
-    /// What it does not fit into first.
-    pub limit: Limit,
+    /// Who is to run it: what it cannot is left out.
+    pub engine: Option<Engine>,
+    /// How many of the best are named.
+    pub most: usize,
 }
 
 /// The first limit that a layout hits.
@@ -39,97 +41,291 @@ pub enum Limit {
     Memory(Bytes),
 }
 
+/// A layout that fits, timed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timed {
+    /// The layout.
+    pub layout: Layout,
+    /// The fullest device.
+    pub device: Bytes,
+    /// The step.
+    pub time: StepTime,
+}
+
 /// All layouts of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Those that fit, the fastest first.
-    pub fits: Vec<(Layout, Estimate)>,
-    /// Those that do not.
-    pub rejected: Vec<Rejected>,
+    /// The best, the fastest first, each traced whole.
+    pub best: Vec<(Layout, Estimate)>,
+    /// Of those that no other beats in both time and memory the fastest, each traced whole.
+    pub front: Vec<(Layout, Estimate)>,
+    /// How many there are of these in all.
+    pub front_size: u64,
+    /// The best of every tp and pp of which there is a legal layout; `None` where none fits.
+    pub grid: BTreeMap<(u64, u64), Option<Timed>>,
+    /// Candidates by what became of them.
+    pub counts: Counts,
+    /// Layouts that fit.
+    pub fit: u64,
+    /// Layouts of which the states alone do not.
+    pub too_large_states: u64,
+    /// Layouts that do not fit with what a step needs beside them.
+    pub too_large: u64,
+    /// The one of these that needs least.
+    pub least: Option<(Bytes, Layout)>,
+    /// Layouts that were timed pass by pass: all others are slower by their bounds.
+    pub timed: u64,
+    /// How far seconds and bytes of what is traced whole are from those that were looked at, relatively.
+    pub off: (f64, f64),
+    /// What was timed, the fastest first.
+    timed_all: Vec<Timed>,
     /// Layouts that cannot be traced, by reason, with how many there are of each.
-    pub untraced: Vec<(String, usize)>,
+    pub untraced: BTreeMap<String, u64>,
 }
 
 impl Found {
-    /// How many layouts were looked at.
-    pub fn tried(&self) -> usize {
-        self.fits.len() + self.rejected.len() + self.untraced.iter().map(|(_, count)| count).sum::<usize>()
+    /// How many legal layouts there are.
+    pub fn tried(&self) -> u64 {
+        self.counts.legal()
     }
 }
 
-/// Divisors of `n` that are at most `most`, from the smallest.
-fn divisors(n: u64, most: u64) -> Vec<u64> {
-    (1..=most.min(n)).filter(|d| n.is_multiple_of(*d)).collect()
+/// The axes of a run.
+pub fn axes<'a>(run: &Run<'a>, wanted: &Wanted) -> Axes<'a> {
+    Axes {
+        model: &run.model.spec,
+        seq_len: run.step.seq_len,
+        devices: wanted.devices,
+        global_batch: wanted.global_batch,
+        micro_batch: wanted.micro_batch,
+        engine: wanted.engine,
+        host: run.terms().host_link().is_some(),
+    }
 }
 
-/// Most ranks along one axis but that of the replicas.
-const MOST_RANKS: u64 = 1 << 10;
-
-/// Every legal layout: all divisions of the devices into tp (with the stream divided by position), pp, cp, ep and replicas,
-/// every stage of ZeRO that goes with them, micro-batches of powers of two, with and without recomputation.
-pub fn layouts(model: &ModelSpec, seq_len: u64, per_node: u64, wanted: &Wanted) -> Vec<Layout> {
-    let heads = model.layers.iter().filter_map(|layer| layer.attention().map(|attention| attention.kv_heads)).min();
-    let experts = model.layers.iter().find_map(|layer| moe(&layer.feed_forward)).map(|moe| moe.experts);
-    // Matrices are shared inside a node: over a slower network each exchange takes longer than the work it saves.
-    let tps = divisors(wanted.devices, heads.unwrap_or(1).min(per_node));
-    let mut all = Vec::new();
-    for tp in tps {
-        for pp in divisors(wanted.devices / tp, (model.depth() as u64).min(MOST_RANKS)) {
-            let rest = wanted.devices / tp / pp;
-            // A sequence is shared where it is long.
-            let cps = if seq_len < 1 << 15 { vec![1] } else { divisors(rest, per_node) };
-            for cp in cps {
-                let dp = rest / cp;
-                let eps = experts.map_or(vec![1], |experts| {
-                    divisors(tp * cp * dp, experts.min(MOST_RANKS))
-                        .into_iter()
-                        .filter(|ep| experts.is_multiple_of(*ep))
-                        .collect()
-                });
-                for ep in eps {
-                    for zero in [0, 1, 3] {
-                        // What a pipeline holds of many micro-batches is gathered anew for each: nobody does that.
-                        if (zero > 0 && dp * cp == 1) || (zero == 3 && pp > 1) {
-                            continue;
-                        }
-                        for micro_batch in (0..).map(|power| 1u64 << power).take_while(|b| *b <= wanted.micro_batch) {
-                            let step = dp.saturating_mul(micro_batch);
-                            if !wanted.global_batch.is_multiple_of(step) || wanted.global_batch / step < pp {
-                                continue;
-                            }
-                            for recompute in [Recompute::None, Recompute::Full] {
-                                all.push(Layout {
-                                    dp,
-                                    tp,
-                                    sp: tp > 1,
-                                    cp,
-                                    context: ContextParallel::AllToAll,
-                                    ep,
-                                    pp,
-                                    zero,
-                                    micro_batch,
-                                    grad_accum: wanted.global_batch / step,
-                                    recompute,
-                                    ..Layout::default()
-                                });
-                            }
-                        }
-                    }
-                }
-            }
-        }
+/// Every legal layout.
+pub fn layouts(run: &Run<'_>, wanted: &Wanted) -> Vec<Layout> {
+    let axes = axes(run, wanted);
+    if !axes.countable() {
+        return Vec::new();
     }
-    all.retain(|layout| check(layout, model, seq_len, Some(wanted.devices)).is_ok());
-    all
+    axes.ways().0.iter().flat_map(|way| axes.layouts(way, &mut Counts::default())).collect()
 }
 
 /// Bytes of parameters, gradients and states of the fullest rank at least: an even share of the model's. Nothing is known
 /// where states depend on the shapes of parameters.
-fn states(run: &Run<'_>, parameters: u64, layout: &Layout) -> Bytes {
-    let Some(each) = ParameterBytes::of(run.step.precision, run.step.optimizer.kind) else { return Bytes::ZERO };
-    let held = Params(parameters / layout.tp / layout.pp / layout.ep);
+fn states(each: Option<ParameterBytes>, parameters: u64, layout: &Layout) -> Bytes {
+    let Some(each) = each else { return Bytes::ZERO };
+    let held = Params(parameters / layout.tp / layout.pp / layout.ep / layout.etp);
     let zero = Zero::ALL.get(usize::from(layout.zero)).copied().unwrap_or_default();
     each.on_device(held, zero, layout.sharing_ranks())
+}
+
+/// A layout that may be among the best, by its bounds.
+#[derive(Clone, Debug)]
+struct Candidate {
+    /// Position of its way, and its own in that.
+    at: (usize, usize),
+    layout: Layout,
+    plan: usize,
+    seen: Seen,
+}
+
+/// Those of which no `most` others are surely faster.
+#[derive(Clone, Debug, Default)]
+struct Fastest {
+    most: usize,
+    /// The shortest times that steps do not exceed, sorted.
+    shortest: Vec<f64>,
+    all: Vec<Candidate>,
+}
+
+impl Fastest {
+    fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// The time that `most` do not exceed.
+    fn limit(&self) -> f64 {
+        if self.shortest.len() < self.most { f64::INFINITY } else { self.shortest.last().copied().unwrap_or(0.0) }
+    }
+
+    fn offer(&mut self, candidate: &Candidate) {
+        let Seen { at_least, at_most, .. } = candidate.seen;
+        if at_least > self.limit() {
+            return;
+        }
+        self.all.push(candidate.clone());
+        if at_most < self.limit() {
+            let at = self.shortest.partition_point(|time| *time <= at_most);
+            self.shortest.insert(at, at_most);
+            self.shortest.truncate(self.most);
+            if self.all.len() > 4 * self.most.min(1 << 40) + 64 {
+                self.close();
+            }
+        }
+    }
+
+    /// Leaves out what is slower by now.
+    fn close(&mut self) {
+        let limit = self.limit();
+        self.all.retain(|candidate| candidate.seen.at_least <= limit);
+    }
+}
+
+/// Those that no other surely beats in time and memory.
+#[derive(Clone, Debug, Default)]
+struct Front(Vec<Candidate>);
+
+impl Front {
+    fn offer(&mut self, candidate: &Candidate) {
+        let beats = |a: &Seen, b: &Seen| a.at_most <= b.at_least && a.device <= b.device;
+        if self.0.iter().any(|known| beats(&known.seen, &candidate.seen)) {
+            return;
+        }
+        self.0.retain(|known| !beats(&candidate.seen, &known.seen));
+        self.0.push(candidate.clone());
+    }
+}
+
+/// What is kept of the layouts of some ways.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    best: Fastest,
+    front: Front,
+    grid: BTreeMap<(u64, u64), Fastest>,
+}
+
+impl Kept {
+    fn new(most: usize) -> Self {
+        Self { best: Fastest::new(most), ..Self::default() }
+    }
+
+    fn offer(&mut self, candidate: &Candidate) {
+        self.best.offer(candidate);
+        self.front.offer(candidate);
+        let cell = (candidate.layout.tp, candidate.layout.pp);
+        self.grid.entry(cell).or_insert_with(|| Fastest::new(1)).offer(candidate);
+    }
+
+    /// All that is kept, each once.
+    fn candidates(&mut self) -> Vec<Candidate> {
+        self.best.close();
+        let mut all = std::mem::take(&mut self.best.all);
+        all.append(&mut self.front.0);
+        for cell in self.grid.values_mut() {
+            cell.close();
+            all.append(&mut cell.all);
+        }
+        all.sort_by_key(|candidate| candidate.at);
+        all.dedup_by_key(|candidate| candidate.at);
+        all
+    }
+}
+
+/// What became of the layouts of one way.
+#[derive(Default)]
+struct Outcome {
+    found: Found,
+    kept: Kept,
+    sheet: Sheet,
+}
+
+/// What all ways have in common.
+struct Work<'a> {
+    run: &'a Run<'a>,
+    axes: Axes<'a>,
+    wanted: &'a Wanted,
+    plans: &'a Plans,
+    terms: Terms<'a>,
+    parameters: u64,
+    each: Option<ParameterBytes>,
+}
+
+impl Work<'_> {
+    /// Looks at every layout of a way.
+    fn look(&self, (number, way): (usize, &Way)) -> Outcome {
+        let mut outcome = Outcome { kept: Kept::new(self.wanted.most), ..Outcome::default() };
+        let found = &mut outcome.found;
+        let mut small = Vec::new();
+        for layout in self.axes.layouts(way, &mut found.counts) {
+            let bytes = states(self.each, self.parameters, &layout);
+            found.grid.entry((layout.tp, layout.pp)).or_default();
+            if bytes > self.wanted.capacity {
+                found.too_large_states += 1;
+            } else {
+                small.push(layout);
+            }
+        }
+        // What is traced first: a desk needs all prices.
+        let mut traced = Vec::with_capacity(small.len());
+        let mut last: Option<(usize, u64, bool, bool)> = None;
+        for layout in small {
+            let Some(plan) = self.plans.find(&layout) else { continue };
+            let alone = layout.grad_accum == 1;
+            let same = last.filter(|known| (known.0, known.1, known.2) == (plan, layout.micro_batch, alone));
+            let there = same.map_or_else(
+                || {
+                    let (run, pieces) = (self.run, &self.plans.pieces);
+                    let added = outcome.sheet.add(run, pieces, way, self.plans.get(plan), layout.micro_batch, alone);
+                    added.map_err(|reason| *found.untraced.entry(reason).or_default() += 1).is_ok()
+                },
+                |known| known.3,
+            );
+            last = Some((plan, layout.micro_batch, alone, there)).filter(|_| there);
+            if there {
+                traced.push((layout, plan));
+            }
+        }
+        let mut desk = Desk::new(self.terms, self.plans, &outcome.sheet);
+        for (position, (layout, plan)) in traced.into_iter().enumerate() {
+            match desk.memory(&layout, plan) {
+                Err(reason) => *found.untraced.entry(reason).or_default() += 1,
+                Ok(device) if device > self.wanted.capacity => {
+                    found.too_large += 1;
+                    if found.least.as_ref().is_none_or(|(least, _)| device < *least) {
+                        found.least = Some((device, layout));
+                    }
+                }
+                Ok(device) => match desk.bounds(&layout, plan, device) {
+                    Err(reason) => *found.untraced.entry(reason).or_default() += 1,
+                    Ok(seen) => {
+                        found.fit += 1;
+                        outcome.kept.offer(&Candidate { at: (number, position), layout, plan, seen });
+                    }
+                },
+            }
+        }
+        outcome
+    }
+
+    /// Times pass by pass what is left of a way.
+    fn time(&self, sheet: &Sheet, candidates: &[Candidate]) -> Result<Vec<Timed>, String> {
+        let mut desk = Desk::new(self.terms, self.plans, sheet);
+        let timed = candidates.iter().map(|candidate| {
+            let time = desk.time(&candidate.layout, candidate.plan)?;
+            Ok(Timed { layout: candidate.layout.clone(), device: candidate.seen.device, time })
+        });
+        timed.collect()
+    }
+}
+
+/// Applies a function to all of a list, on several threads where there are some; results in the order of the list.
+#[cfg(feature = "parallel")]
+fn each<T: Sync, R: Send>(all: &[T], function: impl Fn(&T) -> R + Sync + Send) -> Vec<R> {
+    use rayon::prelude::*;
+    all.par_iter().map(function).collect()
+}
+
+/// Applies a function to all of a list.
+#[cfg(not(feature = "parallel"))]
+fn each<T, R>(all: &[T], function: impl Fn(&T) -> R) -> Vec<R> {
+    all.iter().map(function).collect()
+}
+
+/// So many devices, in words.
+pub(super) fn devices(count: u64) -> String {
+    if count == 1 { "1 device".to_owned() } else { format!("{count} devices") }
 }
 
 /// Looks at every layout.
@@ -137,84 +333,133 @@ fn states(run: &Run<'_>, parameters: u64, layout: &Layout) -> Bytes {
 /// # Errors
 /// If there is none to look at, or the hardware table has no rate for the arithmetic.
 pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
-    let model = &run.model.spec;
-    let all = layouts(model, run.step.seq_len, run.cluster.per_node, wanted);
-    if all.is_empty() {
+    let axes = axes(run, wanted);
+    let none = || {
         let message =
-            format!("no layout of {} sequences over {} devices is legal", wanted.global_batch, wanted.devices);
+            format!("no layout of {} sequences over {} is legal", wanted.global_batch, devices(wanted.devices));
         let problem = Diagnostic::error("T0479", message)
             .why("replicas × micro-batch must divide the sequences of a step, and every stage needs a micro-batch")
             .help("a --gbs that more numbers divide, or another -n");
-        return Err(Diagnostics::from(problem));
+        Diagnostics::from(problem)
+    };
+    if !axes.countable() {
+        return Err(none());
     }
+    let (ways, mut counts) = axes.ways();
+    let mut plans = Plans::new(run);
+    let mut legal = 0;
+    for way in &ways {
+        for layout in axes.layouts(way, &mut Counts::default()) {
+            plans.add(&layout);
+            legal += 1;
+        }
+    }
+    let Some(some) = ways.first().filter(|_| legal > 0) else { return Err(none()) };
+    let terms = run.terms();
+    // What no layout has an answer to is said once.
+    terms.machine(&Layout { tp: some.ranks.tp, cp: some.ranks.cp, ..Layout::default() })?;
     let parameters: u64 = crate::params::parameters(run.model)?.iter().map(|param| param.elements).sum();
+    let each_parameter = ParameterBytes::of(run.step.precision, run.step.optimizer.kind);
+    let work = Work { run, axes, wanted, plans: &plans, terms, parameters, each: each_parameter };
+
+    let numbered: Vec<(usize, &Way)> = ways.iter().enumerate().collect();
+    let outcomes = each(&numbered, |way| work.look(*way));
     let mut found = Found::default();
-    let mut waiting: Vec<Layout> = Vec::new();
-    for layout in all {
-        let states = states(run, parameters, &layout);
-        if states > wanted.capacity {
-            found.rejected.push(Rejected { layout, limit: Limit::States(states) });
-        } else {
-            waiting.push(layout);
+    let mut kept = Kept::new(wanted.most);
+    let mut sheets = Vec::with_capacity(ways.len());
+    for outcome in outcomes {
+        let Outcome { found: part, kept: mut more, sheet } = outcome;
+        counts.add(&part.counts);
+        found.fit += part.fit;
+        found.too_large += part.too_large;
+        found.too_large_states += part.too_large_states;
+        for cell in part.grid.into_keys() {
+            found.grid.entry(cell).or_insert(None);
+        }
+        for (reason, count) in part.untraced {
+            *found.untraced.entry(reason).or_default() += count;
+        }
+        if let Some((bytes, layout)) = part.least
+            && found.least.as_ref().is_none_or(|(least, _)| bytes < *least)
+        {
+            found.least = Some((bytes, layout));
+        }
+        let candidates = more.candidates();
+        sheets.push(if candidates.is_empty() { Sheet::default() } else { sheet });
+        for candidate in &candidates {
+            kept.offer(candidate);
         }
     }
-    while let Some(first) = waiting.first().cloned() {
-        let (alike, rest): (Vec<Layout>, Vec<Layout>) =
-            waiting.into_iter().partition(|layout| *layout == first || same_traces(layout, &first));
-        waiting = rest;
-        match run.traces(&first) {
-            Err(problems) => {
-                let reason = problems.iter().next().map_or_else(String::new, |problem| problem.message.clone());
-                match found.untraced.iter_mut().find(|(known, _)| *known == reason) {
-                    Some((_, count)) => *count += alike.len(),
-                    None => found.untraced.push((reason, alike.len())),
-                }
-            }
-            Ok(traces) => {
-                for layout in alike {
-                    let estimate = run.estimate(&layout, &traces)?;
-                    if estimate.device > wanted.capacity {
-                        found.rejected.push(Rejected { layout, limit: Limit::Memory(estimate.device) });
-                    } else {
-                        found.fits.push((layout, estimate));
-                    }
-                }
-            }
+    found.counts = counts;
+    let mut left: Vec<Vec<Candidate>> = vec![Vec::new(); ways.len()];
+    for candidate in kept.candidates() {
+        left[candidate.at.0].push(candidate);
+    }
+    let jobs: Vec<(&Sheet, &Vec<Candidate>)> = sheets.iter().zip(&left).collect();
+    let timed = each(&jobs, |(sheet, candidates)| work.time(sheet, candidates));
+    let timed: Result<Vec<Vec<Timed>>, String> = timed.into_iter().collect();
+    let timed = timed.map_err(|reason| Diagnostics::from(Diagnostic::error("T0484", reason)))?;
+    choose(&mut found, timed.into_iter().flatten().collect());
+    verify(run, wanted, found)
+}
+
+/// Sorts what was timed; what is best of every tp and pp.
+fn choose(found: &mut Found, mut timed: Vec<Timed>) {
+    let seconds = |one: &Timed| one.time.seconds();
+    timed.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)).then(a.device.cmp(&b.device)));
+    found.timed = timed.len() as u64;
+    for one in &timed {
+        let cell = found.grid.entry((one.layout.tp, one.layout.pp)).or_default();
+        if cell.is_none() {
+            *cell = Some(one.clone());
         }
     }
-    found.fits.sort_by(|(_, a), (_, b)| a.time.seconds().total_cmp(&b.time.seconds()).then(a.device.cmp(&b.device)));
+    found.timed_all = timed;
+}
+
+/// Traces the best whole, and the fastest of those that no other beats in both time and memory.
+fn verify(run: &Run<'_>, wanted: &Wanted, mut found: Found) -> Result<Found, Diagnostics> {
+    let timed = std::mem::take(&mut found.timed_all);
+    let mut traced = |one: &Timed, known: &[(Layout, Estimate)]| -> Result<Option<(Layout, Estimate)>, Diagnostics> {
+        if let Some(known) = known.iter().find(|(layout, _)| *layout == one.layout) {
+            return Ok(Some(known.clone()));
+        }
+        let estimate = run.estimate(&one.layout, &run.traces(&one.layout)?)?;
+        let off = |a: f64, b: f64| (a / b - 1.0).abs();
+        let seconds = off(one.time.seconds(), estimate.time.seconds());
+        let bytes = off(one.device.get() as f64, estimate.device.get() as f64);
+        (found.off.0, found.off.1) = (found.off.0.max(seconds), found.off.1.max(bytes));
+        Ok((estimate.device <= wanted.capacity).then(|| (one.layout.clone(), estimate)))
+    };
+    let mut best = Vec::new();
+    for one in &timed {
+        if best.len() >= wanted.most {
+            break;
+        }
+        best.extend(traced(one, &[])?);
+    }
+    let front = pareto(&timed);
+    let mut fastest = Vec::new();
+    for one in front.iter().take(wanted.most) {
+        fastest.extend(traced(one, &best)?);
+    }
+    let front_size = front.len() as u64;
+    let sort = |all: &mut Vec<(Layout, Estimate)>| {
+        all.sort_by(|(_, a), (_, b)| a.time.seconds().total_cmp(&b.time.seconds()).then(a.device.cmp(&b.device)));
+    };
+    sort(&mut best);
+    sort(&mut fastest);
+    (found.best, found.front, found.front_size) = (best, fastest, front_size);
     Ok(found)
 }
 
 /// Of layouts sorted by time, those that no other beats in both time and memory.
-pub fn pareto(fits: &[(Layout, Estimate)]) -> Vec<&(Layout, Estimate)> {
+pub fn pareto(timed: &[Timed]) -> Vec<&Timed> {
     let mut least = Bytes(u64::MAX);
-    fits.iter()
-        .filter(|(_, estimate)| {
-            let better = estimate.device < least;
-            least = least.min(estimate.device);
-            better
-        })
-        .collect()
-}
-
-/// Why `other` takes longer than `best`: the line of the step that grew most.
-pub fn loses_by(best: &Estimate, other: &Estimate, recomputes: (bool, bool)) -> &'static str {
-    let (a, b) = (&best.time, &other.time);
-    let lines = [
-        (
-            b.passes - a.passes,
-            if recomputes == (false, true) {
-                "recomputation"
-            } else {
-                "its passes: exchanges inside them, small products"
-            },
-        ),
-        (b.bubble - a.bubble, "idle time in the pipeline"),
-        (b.gradients - a.gradients, "exchange of gradients"),
-        (b.parameters - a.parameters, "exchange of parameters"),
-        (b.optimizer - a.optimizer, "the update"),
-        (b.stragglers - a.stragglers, "waiting for the slowest node"),
-    ];
-    lines.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, why)| why)
+    let better = |one: &&Timed| {
+        let better = one.device < least;
+        least = least.min(one.device);
+        better
+    };
+    timed.iter().filter(better).collect()
 }

@@ -55,6 +55,8 @@ fn layouts(model: &Model, question: &Question<'_>, searched: &Searched<'_>) -> R
         global_batch: searched.global_batch,
         capacity: searched.cluster.hardware.capacity(),
         micro_batch: searched.micro_batch,
+        engine: None,
+        most: searched.top,
     };
-    answer::best(&run, &wanted, searched.top).map(|(report, _)| report)
+    answer::best(&run, &wanted).map(|(report, _)| report)
 }
