@@ -624,6 +624,8 @@ fn files_by_extension_and_never_overwritten() {
         ("a.md", "**143.9 days**"),
         ("a.csv", "section,item,quantity,value,unit\n,answer,,143.9 days,\n"),
         ("a.json", "{\n  \"schema\": \"napkin.time/1\""),
+        ("a.html", "<!doctype html>\n"),
+        ("a.svg", "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg "),
     ] {
         let path = folder.join(name);
         let path = path.to_str().expect("a path in UTF-8");
@@ -633,8 +635,9 @@ fn files_by_extension_and_never_overwritten() {
         assert!(refusal(&[&LECTURE[..], &["-o", path]].concat()).contains("exists already"));
         answer(&[&LECTURE[..], &["-o", path, "--force"]].concat());
     }
-    assert!(refusal(&[&LECTURE[..], &["-o", "a.docx"]].concat()).contains(".txt, .md, .csv or .json"));
-    assert!(refusal(&[&LECTURE[..], &["-o", "a.html"]].concat()).contains("napkin ledger MODEL --timeline"));
+    assert!(refusal(&[&LECTURE[..], &["-o", "a.docx"]].concat()).contains(".txt, .md, .csv, .json, .html or .svg"));
+    assert!(refusal(&[&LECTURE[..], &["-o", "a.trace.json"]].concat()).contains("napkin ledger MODEL --timeline"));
+    assert!(refusal(&["models", "-o", "a.svg"]).contains("has no drawing"));
 }
 
 /// A snapshot of PyTorch's memory is named by the step it was taken in, and a pickle that would run something is refused.
@@ -696,7 +699,9 @@ fn a_measured_machine_can_be_planned_with() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("cpu.toml");
     let file = file.to_str().expect("UTF-8");
-    let words = ["bench", "--dtype", "f32,bf16", "--sizes", "64,96", "-j", "1", "--json", "--save", file];
+    // However busy the machine is, all products are begun.
+    let sizes = ["bench", "--dtype", "f32,bf16", "--sizes", "64,96", "-j", "1", "--seconds", "3600"];
+    let words = [&sizes[..], &["--json", "--save", file]].concat();
     let output = run(&words);
     assert_eq!(output.status.code(), Some(0), "{}", utf8(&output.stderr));
     let json = utf8(&output.stdout);
