@@ -1,7 +1,7 @@
 //! What a layout takes and how long, and the best of all layouts, in words.
 
 use nn::Recompute;
-use units::{Bytes, Diagnostics};
+use units::{Bytes, Diagnostics, Mfu};
 
 use super::Layout;
 use super::estimate::{Estimate, Run};
@@ -11,7 +11,9 @@ use crate::cluster::step::StepTime;
 use crate::hardware::Hardware;
 use crate::levers::{self, Divided, Setup};
 use crate::phrase;
-use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value, Verdict};
+use crate::report::{
+    Assumption, Block, Cell, Chart, Column, Heat, HeatCell, KeyValue, Origin, Report, Row, Table, Value, Verdict,
+};
 
 /// Adds memory and time of a layout to what is said of it.
 ///
@@ -129,8 +131,12 @@ pub(crate) fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
         Assumption::new("network", "network", cluster.network.display.as_str(), Origin::Default)
             .why(phrase!["between nodes of ", cluster.per_node, " devices"])
             .flag("--network"),
-        Assumption::new("exchange", "exchanges", "behind the passes", Origin::Default)
-            .why("gradients and parameters are exchanged when the passes have ended, but for ZeRO 3, and hide behind nothing"),
+        match run.engine {
+            Some(engine) => Assumption::new("exchange", "exchanges", format!("as {}", engine.title()), Origin::Default)
+                .why("beside the passes where it makes them so (data/engines/overlap.csv), else behind"),
+            None => Assumption::new("exchange", "exchanges", "behind the passes", Origin::Default)
+                .why("gradients and parameters are exchanged when the passes have ended, but for ZeRO 3"),
+        },
     ]
 }
 
@@ -158,6 +164,7 @@ pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnosti
     }
     report.blocks.push(outcome(&found));
     report.blocks.extend(grid(run, &found).map(Block::from));
+    report.charts.extend(heat(run, &found).map(Chart::Heat));
     report.result = result(run, &found);
     report.assumptions.extend(assumptions(run));
     if let Some(engine) = wanted.engine {
@@ -266,15 +273,17 @@ fn outcome(found: &Found) -> Block {
     Block::key_values("layouts", rows)
 }
 
+/// The values of a degree of which there is a legal layout.
+fn axis(found: &Found, of: fn(&(u64, u64)) -> u64) -> Vec<u64> {
+    let mut all: Vec<u64> = found.grid.keys().map(of).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// Best MFU for each tp and pp.
 fn grid(run: &Run<'_>, found: &Found) -> Option<Table> {
-    let axis = |of: fn(&(u64, u64)) -> u64| {
-        let mut all: Vec<u64> = found.grid.keys().map(of).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
-    let (tps, pps) = (axis(|cell| cell.0), axis(|cell| cell.1));
+    let (tps, pps) = (axis(found, |cell| cell.0), axis(found, |cell| cell.1));
     if tps.len() * pps.len() < 2 {
         return None;
     }
@@ -292,6 +301,29 @@ fn grid(run: &Run<'_>, found: &Found) -> Option<Table> {
         table.rows.push(Row::new(std::iter::once(Cell::Count(u128::from(tp))).chain(pps.iter().take(9).map(best))));
     }
     Some(table)
+}
+
+/// Best MFU for each tp and pp, to be drawn.
+fn heat(run: &Run<'_>, found: &Found) -> Option<Heat> {
+    let (columns, rows) = (axis(found, |cell| cell.0), axis(found, |cell| cell.1));
+    let cell = |tp: u64, pp: u64| match found.grid.get(&(tp, pp)) {
+        None => HeatCell::None,
+        Some(None) => HeatCell::TooLarge,
+        Some(Some(timed)) => {
+            let share = run.terms().mfu(&timed.layout, &timed.time).map_or(0.0, Mfu::get);
+            HeatCell::Best { share, layout: timed.layout.to_string() }
+        }
+    };
+    let cells = rows.iter().flat_map(|pp| columns.iter().map(|tp| cell(*tp, *pp))).collect();
+    let title = "best MFU".to_owned();
+    (columns.len() * rows.len() > 1).then(|| Heat {
+        title,
+        x: "tp".to_owned(),
+        y: "pp".to_owned(),
+        columns,
+        rows,
+        cells,
+    })
 }
 
 fn result(run: &Run<'_>, found: &Found) -> Value {
