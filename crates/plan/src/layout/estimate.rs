@@ -85,6 +85,8 @@ impl<'a> Run<'a> {
         engine: Option<Engine>,
         cluster: Cluster<'a>,
     ) -> Result<Self, Diagnostics> {
+        // A layout is estimated by one step of its steady state.
+        let step = StepOptions { steps: 1, warm: true, ..step };
         let one = StepOptions { batch: 1, grad_accum_steps: 1, recompute: nn::Recompute::None, ..step };
         let flop_per_token = flops::work(model, &one)?.flop_per_token();
         Ok(Self { model, step, engine, flop_per_token, cluster })
