@@ -156,12 +156,13 @@ pub struct Rules {
     pub frameworks: Vec<(String, Vec<Constant>)>,
 }
 
-const OF_RULES: [&str; 12] = [
+const OF_RULES: [&str; 13] = [
     "evenness",
     "taken",
     "jitter",
     "between_failures_h",
     "usual_of_peak",
+    "host_copy",
     "fetch",
     "ramp",
     "attention_narrow",

@@ -39,6 +39,7 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
         changes(report, run, layout)?;
     }
     report.assumptions.extend(assumptions(run));
+    report.assumptions.extend(on_host(layout));
     Ok(estimate)
 }
 
@@ -124,6 +125,14 @@ pub(crate) fn value(estimate: &Estimate) -> Value {
         .with("ranks", Value::List(ranks.collect()))
 }
 
+/// What is taken for granted of what lies on the host.
+fn on_host(layout: &Layout) -> Option<Assumption> {
+    let why = "they run beside the passes, which wait for what takes longer; whether the host has the room, and what copies in \
+               flight hold of the device, is not looked at";
+    let copies = Assumption::new("host_copies", "copies to the host", "beside the passes", Origin::Default);
+    layout.offload.is_any().then(|| copies.why(why).flag("--offload"))
+}
+
 pub(crate) fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
     let cluster = &run.cluster;
     vec![
@@ -167,6 +176,8 @@ pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnosti
     report.charts.extend(heat(run, &found).map(Chart::Heat));
     report.result = result(run, &found);
     report.assumptions.extend(assumptions(run));
+    let shown = found.best.iter().chain(&found.front);
+    report.assumptions.extend(shown.into_iter().find_map(|(layout, _)| on_host(layout)));
     if let Some(engine) = wanted.engine {
         let who = Assumption::new("engine", "engine", engine.title(), Origin::Default);
         report.assumptions.push(who.why("what it cannot run is not looked at").flag("--export"));

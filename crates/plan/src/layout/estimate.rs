@@ -317,10 +317,10 @@ impl Terms<'_> {
             .map_err(|error| Diagnostic::error("T0486", error.to_string()))
     }
 
-    /// Bytes per second and direction between a device and its host, where that is known.
+    /// Bytes per second and direction that copies between a device and its host reach, where its link is known.
     pub(super) fn host_link(&self) -> Option<f64> {
         let mut links = self.cluster.hardware.links.iter();
-        links.find(|link| link.scope == Scope::Host).map(|link| link.per_direction.get())
+        links.find(|link| link.scope == Scope::Host).map(|link| link.per_direction.get() * rules().get("host_copy"))
     }
 
     /// What a rank does, as the model of time takes it.
