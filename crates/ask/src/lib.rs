@@ -17,6 +17,7 @@
 //! | `files.rs` | where named files come from |
 //! | `config.rs` | where a config comes from: file, folder, preset, standard input |
 //! | `hardware.rs` | where a device comes from: the table, or a file |
+//! | `grammar.rs` | what can be asked |
 //! | `text.rs` | messages and logs: as they are, or in a file |
 //! | `commands/NAME.rs` | one question: its flags, and the analysis it asks |
 
@@ -26,6 +27,7 @@ pub mod args;
 pub mod commands;
 pub mod config;
 mod files;
+mod grammar;
 pub mod hardware;
 pub mod layout_args;
 pub mod model_args;
@@ -41,6 +43,7 @@ use units::{Diagnostic, Diagnostics};
 
 pub use commands::Question;
 pub use files::{Files, Given};
+pub use grammar::{Flag, Takes, questions};
 
 /// How much of an answer is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
