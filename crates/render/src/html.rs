@@ -61,8 +61,8 @@ pub fn fragment(report: &Report, options: ChartOptions) -> String {
 }
 
 fn headline(report: &Report, level: &str, units: Units) -> String {
-    let class = if report.verdict == plan::report::Verdict::No { " class=\"no\"" } else { "" };
-    let mut out = format!("<{level}{class}>{}</{level}>\n", escape(&phrase(&report.headline.answer, units)));
+    let class = if report.verdict == plan::report::Verdict::No { "answer no" } else { "answer" };
+    let mut out = format!("<{level} class=\"{class}\">{}</{level}>\n", escape(&phrase(&report.headline.answer, units)));
     for remark in &report.headline.qualifiers {
         let _ = writeln!(out, "<p>{}</p>", escape(&phrase(remark, units)));
     }
@@ -191,7 +191,11 @@ fn assumptions(out: &mut String, all: &[Assumption], units: Units) {
     if all.is_empty() {
         return;
     }
-    let _ = writeln!(out, "<details open><summary>assumed ({})</summary>\n<div class=\"scroll\"><table>", all.len());
+    let _ = writeln!(
+        out,
+        "<details class=\"assumed\" open><summary>assumed ({})</summary>\n<div class=\"scroll\"><table>",
+        all.len()
+    );
     for one in all {
         let _ = writeln!(
             out,
@@ -210,7 +214,8 @@ fn derivations(out: &mut String, all: &[Derivation], units: Units) {
     if all.is_empty() {
         return;
     }
-    let _ = writeln!(out, "<details><summary>how the numbers come about ({})</summary>\n<dl>", all.len());
+    let _ =
+        writeln!(out, "<details class=\"derived\"><summary>how the numbers come about ({})</summary>\n<dl>", all.len());
     for one in all {
         let _ = writeln!(
             out,

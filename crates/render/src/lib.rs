@@ -8,6 +8,7 @@
 //! | [`markdown`] | issues and documents |
 //! | [`svg`], [`chart`] | drawings, for documents and pages |
 //! | [`html`] | one page that needs nothing else |
+//! | [`moment`], [`timeline_place`] | what a pointer on the drawing of a step points at |
 //! | [`fragment`] | a part of a page or a notebook |
 //! | [`trace`] | trace viewers |
 //! | [`cell`] | one quantity |
@@ -20,6 +21,7 @@ mod format;
 mod html;
 mod json;
 mod markdown;
+mod moment;
 mod svg;
 mod text;
 mod trace;
@@ -30,6 +32,7 @@ pub use format::{Units, cell};
 pub use html::{fragment, html};
 pub use json::{json, problems_json};
 pub use markdown::markdown;
-pub use svg::{ChartOptions, chart, style, svg};
+pub use moment::moment;
+pub use svg::{ChartOptions, chart, style, svg, timeline_place};
 pub use text::{TextOptions, problems_text, text};
 pub use trace::trace;

@@ -92,4 +92,121 @@ impl StepTimeline {
     pub fn end(&self) -> f64 {
         self.slices.last().map_or(0.0, |slice| slice.end)
     }
+
+    /// The moment that holds at a place of the axis.
+    pub fn sample_at(&self, place: f64) -> Option<&Sample> {
+        let after = self.samples.partition_point(|sample| self.at(sample) <= place);
+        self.samples.get(after.saturating_sub(1))
+    }
+
+    /// The op that runs at a place of the axis.
+    pub fn slice_at(&self, place: f64) -> Option<&Slice> {
+        self.slices.get(self.slices.partition_point(|slice| slice.end <= place)).or(self.slices.last())
+    }
+
+    /// The part between two places of the axis, in whole ops, as a timeline that begins at 0; its peak is the highest moment of
+    /// the part. `None` where no op lies between them.
+    pub fn part(&self, from: f64, to: f64) -> Option<Self> {
+        let first = self.slices.partition_point(|slice| slice.end <= from);
+        let end = self.slices.partition_point(|slice| slice.start < to);
+        let slices = self.slices.get(first..end).filter(|slices| !slices.is_empty())?;
+        let start = slices[0].start;
+        let until = slices[slices.len() - 1].end;
+        let first_op = self.first_op + first as u32;
+        let end_op = self.first_op + end as u32;
+        let begins = self.samples.partition_point(|sample| sample.op < first_op);
+        let ends = self.samples.partition_point(|sample| sample.op < end_op);
+        // What held before the part holds at its start.
+        let before = begins.checked_sub(1).map(|at| Sample { op: first_op, ..self.samples[at].clone() });
+        let kept = usize::from(before.is_some());
+        let samples: Vec<Sample> = before.into_iter().chain(self.samples[begins..ends].iter().cloned()).collect();
+        let peak = (0..samples.len()).max_by_key(|&at| (samples[at].total(), std::cmp::Reverse(at))).unwrap_or(0);
+        let index = |at: usize| Some((at + kept).checked_sub(begins)?.min(samples.len().checked_sub(1)?));
+        let stretches = self.stretches.iter().filter(|stretch| stretch.start < until && stretch.end > start);
+        let stretches = stretches.map(|stretch| Stretch {
+            name: stretch.name.clone(),
+            start: stretch.start.max(start) - start,
+            end: stretch.end.min(until) - start,
+            last_sample: stretch.last_sample.and_then(index),
+        });
+        let slices = slices.iter().cloned();
+        let slices = slices.map(|slice| Slice { start: slice.start - start, end: slice.end - start, ..slice });
+        let mut part = Self {
+            axis: self.axis,
+            buckets: self.buckets.clone(),
+            stretches: stretches.collect(),
+            slices: slices.collect(),
+            first_op,
+            samples,
+            peak,
+            peak_at: String::new(),
+            capacity: self.capacity,
+        };
+        let highest = part.samples.get(peak).map_or(0.0, |sample| part.at(sample));
+        part.peak_at = part
+            .stretches
+            .iter()
+            .rev()
+            .find(|one| one.start <= highest)
+            .map_or_else(String::new, |one| one.name.clone());
+        Some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline() -> StepTimeline {
+        let slice = |at: u32| Slice {
+            name: "op",
+            module: String::new(),
+            phase: "forward",
+            start: f64::from(at),
+            end: f64::from(at + 1),
+            flop: 0,
+            traffic: 0,
+        };
+        let sample = |op: u32, bytes: u64| Sample { op, bytes: vec![bytes] };
+        let stretch = |name: &str, start: f64, end: f64, last| Stretch {
+            name: name.to_owned(),
+            start,
+            end,
+            last_sample: Some(last),
+        };
+        StepTimeline {
+            buckets: vec!["activations".to_owned()],
+            stretches: vec![stretch("forward", 0.0, 4.0, 2), stretch("backward", 4.0, 8.0, 4)],
+            slices: (0..8).map(slice).collect(),
+            first_op: 10,
+            samples: vec![sample(10, 1), sample(12, 5), sample(13, 9), sample(14, 3), sample(16, 2)],
+            peak: 2,
+            ..StepTimeline::default()
+        }
+    }
+
+    #[test]
+    fn a_part_has_what_holds_in_it_and_the_highest_of_that() {
+        let whole = timeline();
+        let part = whole.part(4.0, 6.5).unwrap();
+        let seen: Vec<(u32, u64)> = part.samples.iter().map(|sample| (sample.op, sample.total())).collect();
+        // 9 bytes until op 14, which is the first of the part.
+        assert_eq!(seen, [(14, 9), (14, 3), (16, 2)]);
+        assert_eq!((part.first_op, part.slices.len(), part.end(), part.peak), (14, 3, 3.0, 0));
+        let stretches: Vec<_> = part.stretches.iter().map(|one| (one.name.as_str(), one.start, one.end)).collect();
+        assert_eq!(stretches, [("backward", 0.0, 3.0)]);
+        assert_eq!(part.peak_at, "backward");
+        assert_eq!(whole.part(0.0, 8.0).unwrap().samples, whole.samples);
+        assert!(whole.part(9.0, 10.0).is_none() && whole.part(f64::NAN, f64::NAN).is_none());
+    }
+
+    #[test]
+    fn a_place_has_its_moment_and_its_op() {
+        let whole = timeline();
+        let total = |place| whole.sample_at(place).map(Sample::total);
+        assert_eq!([0.0, 1.9, 2.0, 3.5, 100.0].map(total), [Some(1), Some(1), Some(5), Some(9), Some(2)]);
+        assert_eq!(whole.slice_at(3.5).map(|slice| slice.start), Some(3.0));
+        assert_eq!(whole.slice_at(99.0).map(|slice| slice.start), Some(7.0));
+        assert!(StepTimeline::default().sample_at(0.0).is_none());
+    }
 }

@@ -22,7 +22,7 @@ mod style;
 mod timeline;
 mod tree;
 
-use plan::report::{Chart, Report};
+use plan::report::{Chart, Report, StepTimeline};
 
 use crate::format::Units;
 
@@ -50,9 +50,14 @@ impl Default for ChartOptions {
     }
 }
 
+/// A width that can be drawn.
+fn fitting(width: f64) -> f64 {
+    if width.is_finite() { width.clamp(NARROWEST, 10_000.0) } else { WIDTH }
+}
+
 /// A chart of a report as an `svg` element that takes the colour of the text around it; its style is [`style`].
 pub fn chart(chart: &Chart, options: ChartOptions) -> String {
-    let width = if options.width.is_finite() { options.width.clamp(NARROWEST, 10_000.0) } else { WIDTH };
+    let width = fitting(options.width);
     let units = options.units;
     match chart {
         Chart::Bar(stack) => bar::draw(stack, width, units),
@@ -64,6 +69,11 @@ pub fn chart(chart: &Chart, options: ChartOptions) -> String {
         Chart::Bits(bits) => bits::draw(bits, width),
     }
     .finish()
+}
+
+/// Where column `x` of the drawing of a step lies on its axis.
+pub fn timeline_place(timeline: &StepTimeline, x: f64, width: f64) -> f64 {
+    timeline::place(timeline, x, fitting(width))
 }
 
 /// The style sheet of charts.

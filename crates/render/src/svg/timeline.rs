@@ -83,6 +83,11 @@ pub(super) fn draw(timeline: &StepTimeline, width: f64, units: Units) -> Canvas 
     canvas
 }
 
+/// Where column `x` of the drawing lies on the axis.
+pub(super) fn place(timeline: &StepTimeline, x: f64, width: f64) -> f64 {
+    ((x - LEFT) / (width - LEFT - RIGHT)).clamp(0.0, 1.0) * timeline.end()
+}
+
 /// The highest moment of each column of pixels, in order.
 fn columns(timeline: &StepTimeline, end: f64) -> Vec<(f64, &Sample)> {
     let column = |at: f64| ((at / end * COLUMNS as f64) as usize).min(COLUMNS - 1);
