@@ -89,6 +89,13 @@ pub fn numbers(values: &[f64], formats: &[FloatFormat]) -> Report {
     report
 }
 
+/// The number that a format stores for `value` with one of its bits the other way; bit 0 is the sign. `None` where the format has
+/// no such bit.
+pub fn flipped(value: f64, format: FloatFormat, bit: u32) -> Option<f64> {
+    let place = format.width().checked_sub(1)?.checked_sub(bit)?;
+    Some(format.decode(format.encode(value) ^ (1 << place)))
+}
+
 /// The bits of a number in each format.
 fn bits(value: f64, formats: &[FloatFormat]) -> Bits {
     let strip = |format: &FloatFormat| {
