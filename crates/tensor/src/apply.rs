@@ -215,8 +215,18 @@ fn compute(
     compute_plainly(op, inputs, outs, outputs)
 }
 
+/// A page traces on the meta device. Kernels, one for each type of number, would be most of what it loads.
+const NO_ARITHMETIC: bool = cfg!(target_family = "wasm");
+
+fn no_arithmetic(op: &Op) -> Error {
+    Error::Argument { op: op.name(), what: "there is no arithmetic on data in WebAssembly".into() }
+}
+
 /// Runs the plain kernel in the widest float type among the operands, or in integers if there is none.
 fn compute_plainly(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<()> {
+    if NO_ARITHMETIC {
+        return Err(no_arithmetic(op));
+    }
     let dtypes = || inputs.iter().copied().chain(outputs.iter()).map(Tensor::dtype);
     if dtypes().any(|d| d == DType::F64) {
         compute_in::<f64>(op, inputs, outs, outputs)
@@ -284,6 +294,9 @@ fn operands<T: Num>(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs
 
 /// Arithmetic operations of the kernel on these operands, counted by running it over [`Counted`].
 fn count(op: &Op, inputs: &[&Tensor], outs: &[Out], outputs: &Outputs) -> Result<u64> {
+    if NO_ARITHMETIC {
+        return Err(no_arithmetic(op));
+    }
     let (mut arguments, mut results) = operands::<Counted>(op, inputs, outs, outputs)?;
     if !inputs.iter().copied().chain(outputs.iter()).any(|t| t.dtype.is_float()) {
         // As in `compute`: without floats the integers are the numbers.
