@@ -1,0 +1,61 @@
+// How fast the page is. Only what would be felt fails; the numbers are printed, and those of a release are in docs/benchmarks.md.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { answered, fragment, launch, open, serve } from "./lib/browser.mjs";
+
+let browser;
+let server;
+before(async () => {
+  [browser, server] = await Promise.all([launch(), serve()]);
+});
+after(async () => {
+  await browser.close();
+  server.stop();
+});
+
+const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
+
+test("from an input to its answer", async (context) => {
+  const fields = { hw: "h100-sxm", n: "8", zero: "3" };
+  for (const [tab, question, rest] of [
+    ["memory", "ledger", " --hw h100-sxm -n 8 --zero 3 --timeline"],
+    ["flop", "flops", ""],
+    ["time", "time", " --hw h100-sxm -n 8"],
+  ]) {
+    for (const model of ["gpt2", "llama-3.1-8b", "llama-3.1-405b", "deepseek-v3"]) {
+      const { page } = await open(browser, server.address + fragment({ tab, m: model, ...fields, tokens: tab === "time" ? "1T" : "" }));
+      await answered(page, `napkin ${question} ${model}${rest}${tab === "time" ? " --tokens 1T" : ""}`);
+      for (let i = 0; i < 15; i++) {
+        await page.locator('#form [name="seq-len"]').fill(`${512 + i}`);
+        await page.waitForFunction((wanted) => document.getElementById("command").textContent.includes(wanted), `--seq-len ${512 + i}`);
+      }
+      const measured = await page.evaluate(() => performance.getEntriesByName("answer").map((one) => one.duration));
+      context.diagnostic(`${question} ${model}: median ${median(measured).toFixed(1)} ms from frame to answer shown`);
+      assert.ok(median(measured) < 2000);
+      await page.context().close();
+    }
+  }
+});
+
+test("600,000 moments are drawn in under a second", async (context) => {
+  const fields = { tab: "memory", m: "llama-3.1-405b", profile: "hf-eager", "grad-accum": "4", "set.num_hidden_layers": "700" };
+  const { page } = await open(browser, server.address + fragment(fields));
+  await page.locator("#ledger-timeline > .scroll > svg").waitFor({ timeout: 120_000 });
+  const ops = await page.locator("#ledger-timeline > .scroll > svg").textContent();
+  context.diagnostic(`drawn: ${/[\d,]+ ops/.exec(ops)?.[0]}`);
+  const taken = await page.evaluate(async () => {
+    const svg = document.querySelector("#ledger-timeline > .scroll > svg");
+    const box = svg.getBoundingClientRect();
+    const at = (share, type) =>
+      svg.dispatchEvent(new PointerEvent(type, { clientX: box.left + box.width * share, clientY: box.top + 100, pointerId: 1, bubbles: true }));
+    svg.setPointerCapture = () => {};
+    const since = performance.now();
+    at(0.1, "pointerdown");
+    at(0.9, "pointerup");
+    while (document.querySelector("#ledger-timeline > .scroll > svg") === svg) await new Promise((done) => setTimeout(done, 1));
+    return performance.now() - since;
+  });
+  context.diagnostic(`drawn again: ${taken.toFixed(0)} ms`);
+  assert.ok(taken < 1000, `${taken} ms`);
+});
