@@ -160,7 +160,7 @@ impl Fastest {
             let at = self.shortest.partition_point(|time| *time <= at_most);
             self.shortest.insert(at, at_most);
             self.shortest.truncate(self.most);
-            if self.all.len() > 4 * self.most.min(1 << 40) + 64 {
+            if self.all.len() > self.most.saturating_mul(4).saturating_add(64) {
                 self.close();
             }
         }
