@@ -156,13 +156,14 @@ pub struct Rules {
     pub frameworks: Vec<(String, Vec<Constant>)>,
 }
 
-const OF_RULES: [&str; 13] = [
+const OF_RULES: [&str; 14] = [
     "evenness",
     "taken",
     "jitter",
     "between_failures_h",
     "usual_of_peak",
     "host_copy",
+    "host_gb",
     "fetch",
     "ramp",
     "attention_narrow",

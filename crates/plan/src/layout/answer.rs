@@ -22,7 +22,7 @@ use crate::report::{
 pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estimate, Diagnostics> {
     let estimate = run.estimate(layout, &run.traces(layout)?)?;
     let capacity = run.cluster.hardware.capacity();
-    let fits = estimate.device <= capacity;
+    let fits = estimate.fits(capacity);
     report.verdict = if fits { Verdict::Answered } else { Verdict::No };
     report.headline.qualifiers.push(phrase![
         Cell::Percent(estimate.mfu.get()),
@@ -122,13 +122,14 @@ pub(crate) fn value(estimate: &Estimate) -> Value {
         .with("mfu", estimate.mfu)
         .with("tokens", estimate.tokens)
         .with("device_bytes", estimate.device)
+        .with("host_bytes", estimate.host)
         .with("ranks", Value::List(ranks.collect()))
 }
 
 /// What is taken for granted of what lies on the host.
 fn on_host(layout: &Layout) -> Option<Assumption> {
-    let why = "they run beside the passes, which wait for what takes longer; whether the host has the room, and what copies in \
-               flight hold of the device, is not looked at";
+    let why = "they run beside the passes, which wait for what takes longer; a device has 250 GB of its host (data/time/rules.toml), \
+               and what copies in flight hold of the device is not looked at";
     let copies = Assumption::new("host_copies", "copies to the host", "beside the passes", Origin::Default);
     layout.offload.is_any().then(|| copies.why(why).flag("--offload"))
 }
@@ -273,6 +274,9 @@ fn outcome(found: &Found) -> Block {
         KeyValue::new("too large", count(found.too_large_states)).note("by parameters, gradients and states alone"),
     );
     rows.push(KeyValue::new("too large", count(found.too_large)).note("with what a step needs beside them"));
+    if found.too_large_host > 0 {
+        rows.push(KeyValue::new("too large", count(found.too_large_host)).note("for the host, by what lies there"));
+    }
     if let (0, Some((bytes, layout))) = (found.fit, &found.least) {
         rows.push(KeyValue::new("the least", *bytes).note(layout.to_string()));
     }
@@ -353,8 +357,9 @@ fn result(run: &Run<'_>, found: &Found) -> Value {
         .with("tried", found.tried())
         .with("not_traced", Value::List(untraced.collect()))
         .with("fit", found.fit)
-        .with("too_large", found.too_large + found.too_large_states)
+        .with("too_large", found.too_large + found.too_large_states + found.too_large_host)
         .with("too_large_by_states", found.too_large_states)
+        .with("too_large_by_host", found.too_large_host)
         .with("timed_pass_by_pass", found.timed)
         .with("pareto_size", found.front_size)
         .with("best", Value::List(found.best.iter().map(one).collect()))

@@ -59,6 +59,8 @@ pub struct Estimate {
     pub memory: Vec<RankMemory>,
     /// The fullest device: its rank, and what lies outside.
     pub device: Bytes,
+    /// Activations that the fullest rank keeps on its host.
+    pub host: Bytes,
     /// The step, line by line.
     pub time: StepTime,
     /// Utilization of the model's own FLOP.
@@ -68,6 +70,11 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Whether its devices have room for it, and their hosts.
+    pub fn fits(&self, capacity: Bytes) -> bool {
+        self.device <= capacity && self.host <= Terms::host_room()
+    }
+
     /// Seconds of a step.
     pub fn seconds(&self) -> Seconds {
         Seconds::new(self.time.seconds()).unwrap_or_default()
@@ -137,7 +144,9 @@ impl<'a> Run<'a> {
         let memory: Vec<RankMemory> = traces.iter().map(|trace| trace.memory(layout)).collect();
         let fullest = memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
         let cut = Pieces::new(&self.model.spec).cut(layout);
-        let ranks = traces.iter().map(|trace| terms.rank(layout, &Load::of(layout, trace, &machine), &machine));
+        let loads: Vec<Load> = traces.iter().map(|trace| Load::of(layout, trace, &machine)).collect();
+        let on_host = loads.iter().zip(traces).map(|(load, trace)| load.on_host(trace.in_flight)).max();
+        let ranks = loads.iter().map(|load| terms.rank(layout, load, &machine));
         let ranks = ranks.collect::<Result<Vec<Rank>, _>>()?;
         let place = |class: &usize| {
             let place = cut.classes[*class].place;
@@ -146,7 +155,8 @@ impl<'a> Run<'a> {
         let step = terms.step(layout, cut.of.iter().map(|class| ranks[place(class)].clone()).collect());
         let time = step.time(&machine);
         let device = terms.device(layout, fullest);
-        Ok(Estimate { device, memory, mfu: terms.mfu(layout, &time)?, time, tokens: terms.tokens(layout) })
+        let (mfu, tokens) = (terms.mfu(layout, &time)?, terms.tokens(layout));
+        Ok(Estimate { device, memory, host: on_host.unwrap_or_default(), mfu, time, tokens })
     }
 }
 
@@ -201,6 +211,11 @@ impl Load {
             }
         }
         load
+    }
+
+    /// What lies on the host of so many micro-batches, each through one of its stages.
+    pub(super) fn on_host(&self, in_flight: u64) -> Bytes {
+        Bytes((self.copies * in_flight as f64) as u64)
     }
 
     /// The part of its parameters that a rank updates.
@@ -315,6 +330,11 @@ impl Terms<'_> {
         let flop = self.flop_per_token * self.tokens(layout) as f64;
         Mfu::new(flop / (time.seconds() * peak * layout.devices() as f64))
             .map_err(|error| Diagnostic::error("T0486", error.to_string()))
+    }
+
+    /// What a device has of its host.
+    pub(super) fn host_room() -> Bytes {
+        Bytes((rules().get("host_gb") * 1e9) as u64)
     }
 
     /// Bytes per second and direction that copies between a device and its host reach, where its link is known.

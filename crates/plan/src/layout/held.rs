@@ -58,6 +58,8 @@ pub struct Holding {
     pub kinds: Vec<(usize, u64)>,
     /// Micro-batches of which a trace sees every moment.
     pub micro_batches: u64,
+    /// Those of which it holds activations at once.
+    pub in_flight: u64,
     /// Where it may hold most.
     pub standings: Vec<Standing>,
 }
@@ -75,9 +77,10 @@ pub fn holdings(layout: &Layout, cut: &Cut) -> Vec<Holding> {
             }
             kind_of.push(at);
         }
-        let micro_batches = traced_micro_batches(layout, in_flight(layout, class.place));
+        let in_flight = in_flight(layout, class.place);
+        let micro_batches = traced_micro_batches(layout, in_flight);
         let order = schedule(layout, micro_batches).order(class.place as usize);
-        Holding { standings: standings(&kind_of, kinds.len(), &order), kinds, micro_batches }
+        Holding { standings: standings(&kind_of, kinds.len(), &order), kinds, micro_batches, in_flight }
     };
     cut.classes.iter().map(of).collect()
 }

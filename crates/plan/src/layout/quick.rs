@@ -305,6 +305,23 @@ impl<'a> Desk<'a> {
         Ok(self.terms.device(layout, u64::try_from(fullest).unwrap_or(0)))
     }
 
+    /// What lies on the fullest host of a layout, for one of its devices.
+    ///
+    /// # Errors
+    /// In words, where a stage was not traced.
+    pub fn host(&mut self, layout: &Layout, plan: usize) -> Result<Bytes, String> {
+        if !layout.offload.activations {
+            return Ok(Bytes::ZERO);
+        }
+        self.turn_to(layout)?;
+        let plan = self.plans.get(plan);
+        let mut fullest = Bytes::ZERO;
+        for (class, holding) in plan.cut.classes.iter().zip(&plan.holdings) {
+            fullest = fullest.max(self.load(layout, class.place, holding)?.on_host(holding.in_flight));
+        }
+        Ok(fullest)
+    }
+
     /// Bounds of the time of a layout, whose fullest device is `device`.
     ///
     /// # Errors

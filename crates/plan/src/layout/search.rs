@@ -71,6 +71,8 @@ pub struct Found {
     pub too_large_states: u64,
     /// Layouts that do not fit with what a step needs beside them.
     pub too_large: u64,
+    /// Layouts that keep more on a host than it has for each of its devices.
+    pub too_large_host: u64,
     /// The one of these that needs least.
     pub least: Option<(Bytes, Layout)>,
     /// Layouts that were timed pass by pass: all others are slower by their bounds.
@@ -287,9 +289,13 @@ impl Work<'_> {
                         found.least = Some((device, layout));
                     }
                 }
-                Ok(device) => match desk.bounds(&layout, plan, device) {
+                Ok(device) => match desk.host(&layout, plan).and_then(|host| {
+                    let seen = desk.bounds(&layout, plan, device)?;
+                    Ok((host <= Terms::host_room()).then_some(seen))
+                }) {
                     Err(reason) => *found.untraced.entry(reason).or_default() += 1,
-                    Ok(seen) => {
+                    Ok(None) => found.too_large_host += 1,
+                    Ok(Some(seen)) => {
                         found.fit += 1;
                         outcome.kept.offer(&Candidate { at: (number, position), layout, plan, seen });
                     }
@@ -372,6 +378,7 @@ pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
         counts.add(&part.counts);
         found.fit += part.fit;
         found.too_large += part.too_large;
+        found.too_large_host += part.too_large_host;
         found.too_large_states += part.too_large_states;
         for cell in part.grid.into_keys() {
             found.grid.entry(cell).or_insert(None);
@@ -429,7 +436,7 @@ fn verify(run: &Run<'_>, wanted: &Wanted, mut found: Found) -> Result<Found, Dia
         let seconds = off(one.time.seconds(), estimate.time.seconds());
         let bytes = off(one.device.get() as f64, estimate.device.get() as f64);
         (found.off.0, found.off.1) = (found.off.0.max(seconds), found.off.1.max(bytes));
-        Ok((estimate.device <= wanted.capacity).then(|| (one.layout.clone(), estimate)))
+        Ok(estimate.fits(wanted.capacity).then(|| (one.layout.clone(), estimate)))
     };
     let mut best = Vec::new();
     for one in &timed {

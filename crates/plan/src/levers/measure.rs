@@ -52,7 +52,8 @@ pub struct Own<'a> {
     pub clock: Clock<'a>,
 }
 
-/// One device with its allocator, traced whole.
+/// One device with its allocator, traced whole where its tensors have room: estimated where they have not, by more than the
+/// estimate is ever off.
 #[derive(Debug)]
 pub struct Alone<'a> {
     /// The model.
@@ -149,6 +150,12 @@ impl Measure for Alone<'_> {
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
         let (options, sharding) = (setup.options(), setup.layout.sharding());
+        // The allocator only adds: what has no room by its tensors alone needs no trace of its own.
+        let steady = StepOptions { steps: 1, warm: true, ..options };
+        let own = scaling::peak(&self.model.spec, &steady, sharding, self.request.runtime)?;
+        if self.room().is_some_and(|room| own > room + room / 100) {
+            return Ok(Taken { bytes: own, fits: false, seconds: self.clock.seconds(setup) });
+        }
         let request = Request { options, sharding, ..self.request.clone() };
         let (ledger, traced) = ledger::ledger(self.model, &request)?;
         let device = OnDevice::of(self.model, &traced, &ledger, &request);
@@ -173,6 +180,6 @@ impl Measure for Divided<'_> {
         let run = with(self.run, setup);
         let estimate = run.estimate(&setup.layout, &run.traces(&setup.layout)?)?;
         let seconds = (!setup.layout.offload.is_any()).then(|| estimate.time.seconds());
-        Ok(Taken { bytes: estimate.device.get(), fits: estimate.device <= run.cluster.hardware.capacity(), seconds })
+        Ok(Taken { bytes: estimate.device.get(), fits: estimate.fits(run.cluster.hardware.capacity()), seconds })
     }
 }

@@ -46,7 +46,7 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
     let work = flops::work(model, &run.step)?;
     let time = question.time(&estimate, &work)?;
     let capacity = hardware.capacity();
-    let fits = estimate.device <= capacity;
+    let fits = estimate.fits(capacity);
 
     let mut report = Report::new("plan", if fits { phrase!["fits"] } else { phrase!["does not fit"] });
     report.verdict = if fits { Verdict::Answered } else { Verdict::No };
