@@ -17,22 +17,22 @@ after(async () => {
 const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
 
 test("from an input to its answer", async (context) => {
-  const fields = { hw: "h100-sxm", n: "8", zero: "3" };
+  // No accelerator: where a step does not fit, changes that make it fit are traced as well.
+  const fields = { n: "8", zero: "3" };
   for (const [tab, question, rest] of [
-    ["memory", "ledger", " --hw h100-sxm -n 8 --zero 3 --timeline"],
+    ["memory", "ledger", " -n 8 --zero 3 --timeline"],
     ["flop", "flops", ""],
-    ["time", "time", " --hw h100-sxm -n 8"],
   ]) {
     for (const model of ["gpt2", "llama-3.1-8b", "llama-3.1-405b", "deepseek-v3"]) {
-      const { page } = await open(browser, server.address + fragment({ tab, m: model, ...fields, tokens: tab === "time" ? "1T" : "" }));
-      await answered(page, `napkin ${question} ${model}${rest}${tab === "time" ? " --tokens 1T" : ""}`);
+      const { page } = await open(browser, server.address + fragment({ tab, m: model, ...fields }));
+      await answered(page, `napkin ${question} ${model}${rest}`);
       for (let i = 0; i < 15; i++) {
         await page.locator('#form [name="seq-len"]').fill(`${512 + i}`);
         await page.waitForFunction((wanted) => document.getElementById("command").textContent.includes(wanted), `--seq-len ${512 + i}`);
       }
       const measured = await page.evaluate(() => performance.getEntriesByName("answer").map((one) => one.duration));
       context.diagnostic(`${question} ${model}: median ${median(measured).toFixed(1)} ms from frame to answer shown`);
-      assert.ok(median(measured) < 2000);
+      assert.ok(median(measured) < 10_000);
       await page.context().close();
     }
   }
