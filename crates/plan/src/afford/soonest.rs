@@ -49,11 +49,15 @@ impl Size {
     }
 }
 
+/// So many times the least device time, or the budget, are beyond what more devices make up for.
+const FAR: f64 = 2.0;
+
 /// Power of two of the most devices that are tried.
 const MOST: u32 = 14;
 
 impl Request<'_> {
-    /// The best layout of every number of devices on which one fits, from the fewest up to the first that is beyond the budget.
+    /// The best layout of every number of devices on which one fits, from the fewest up: until one is beyond the budget behind
+    /// others that are within it, or far beyond.
     ///
     /// # Errors
     /// If no number has a layout, or the run cannot be traced.
@@ -85,9 +89,13 @@ impl Request<'_> {
             let time = Seconds::new(estimate.time.seconds() * steps);
             let time = time.map_err(|error| Diagnostic::error("T0489", error.to_string()))?;
             let size = Size { devices, layout, estimate, time };
-            let beyond = size.device_days() > self.spend.days();
+            // A few devices may have room for slow layouts only, so that more of them take less time of each.
+            let beyond = |size: &Size| size.device_days() > self.spend.days();
+            let done = beyond(&size) && sizes.iter().any(|known| !beyond(known));
+            let least = sizes.iter().map(Size::device_days).fold(f64::INFINITY, f64::min);
+            let far = size.device_days() > FAR * least.max(self.spend.days());
             sizes.push(size);
-            if beyond {
+            if done || far {
                 break;
             }
         }

@@ -225,14 +225,16 @@ impl Layout {
 }
 
 impl fmt::Display for Layout {
-    /// Only what is divided: `tp 8 sp · pp 4 · dp 2 zero 1 · micro-batch 1 × 16`.
+    /// What is divided, and what of it is run again or lies on the host: `tp 8 sp · pp 4 · dp 2 zero 1 · micro-batch 1 × 16 ·
+    /// recompute full`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if self.tp > 1 {
             parts.push(format!("tp {}{}", self.tp, if self.sp { " sp" } else { "" }));
         }
         if self.cp > 1 {
-            parts.push(format!("cp {}", self.cp));
+            let heads = if self.context == ContextParallel::AllToAll { " all-to-all" } else { "" };
+            parts.push(format!("cp {}{heads}", self.cp));
         }
         if self.pp > 1 {
             let chunks = if self.virtual_stages > 1 { format!(" × {}", self.virtual_stages) } else { String::new() };
@@ -242,9 +244,16 @@ impl fmt::Display for Layout {
             parts.push(format!("ep {} etp {}", self.ep, self.etp));
         }
         if self.dp > 1 {
-            parts.push(format!("dp {} zero {}", self.dp, self.zero));
+            let shard = self.shard.map_or_else(String::new, |ranks| format!(" over {ranks}"));
+            parts.push(format!("dp {} zero {}{shard}", self.dp, self.zero));
         }
         parts.push(format!("micro-batch {} × {}", self.micro_batch, self.grad_accum));
+        if self.recompute != Recompute::None {
+            parts.push(format!("recompute {}", self.recompute.name()));
+        }
+        if self.offload.is_any() {
+            parts.push(format!("{} on the host", self.offload));
+        }
         f.pad(&parts.join(" · "))
     }
 }

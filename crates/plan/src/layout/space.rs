@@ -288,7 +288,10 @@ fn runs(engine: Engine, layout: &Layout, experts: bool) -> bool {
             let expressed = whole && (recompute == Recompute::Full || !offload.activations);
             pp == 1 && zero == 3 && ep == 1 && with_the_rest && !sp && ring && expressed
         }
-        Engine::Nanotron => zero <= 1 && plain && ring && !experts && whole && !offload.activations,
+        // It divides states over replicas of whole sequences.
+        Engine::Nanotron => {
+            zero <= 1 && (zero == 0 || cp == 1) && plain && ring && !experts && whole && !offload.activations
+        }
     }
 }
 
