@@ -150,7 +150,11 @@ fn changes_that_make_it_fit_do() {
                 let device = if words.starts_with("plan") { &result["ledger"]["device"] } else { &result["device"] };
                 // Communicators grow with the devices, which the change with more of them leaves out.
                 let more = lever["flags"].as_str().is_some_and(|flags| flags.contains("-n "));
-                assert!(more || device["total_bytes"] == lever["peak_bytes_about"], "{words}: {lever}");
+                let (total, about) = (&device["total_bytes"], &lever["peak_bytes_about"]);
+                // What has no room by its tensors alone is told by them: the allocator adds to it.
+                let least = total.as_f64().zip(about.as_f64()).map(|(total, about)| total / about);
+                let near = lever["enough"] == false && least.is_some_and(|share| (1.0..1.15).contains(&share));
+                assert!(more || near || total == about, "{words}: {total} {lever}");
             }
         }
     }
