@@ -277,6 +277,9 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     Ok(report)
 }
 
+/// What the allocator holds beside the tensors.
+pub(crate) const ALLOCATOR: &str = "allocator";
+
 /// The buckets of a device at the peak, the largest first, and what the allocator holds beside them.
 pub(crate) fn stack(ledger: &Ledger, device: &OnDevice) -> Stack {
     let mut segments: Vec<(String, Bytes)> = Vec::new();
@@ -289,8 +292,8 @@ pub(crate) fn stack(ledger: &Ledger, device: &OnDevice) -> Stack {
     }
     segments.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let allocator = device.total.saturating_sub(Bytes(ledger.peak_bytes));
-    if !allocator.is_zero() {
-        segments.push(("allocator".to_owned(), allocator));
+    if device.reserved.is_some() {
+        segments.push((ALLOCATOR.to_owned(), allocator));
     }
     Stack { segments, capacity: device.capacity }
 }

@@ -218,22 +218,13 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, device: &OnDevice, capacity
         "memory of one device",
         [Column::left(""), Column::one_unit(""), Column::left(""), Column::right("")],
     );
-    let mut buckets: Vec<(&'static str, u64)> = Vec::new();
-    for line in &ledger.lines {
-        match buckets.iter_mut().find(|(name, _)| *name == line.bucket) {
-            Some((_, bytes)) => *bytes += line.bytes,
-            None => buckets.push((line.bucket, line.bytes)),
-        }
-    }
-    buckets.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    for (name, bytes) in buckets {
-        let share = bytes as f64 / device.total.get().max(1) as f64;
-        table.rows.push(Row::new([
-            name.replace('_', " ").into(),
-            Bytes(bytes).into(),
-            Cell::Bar(share),
-            Cell::Percent(share),
-        ]));
+    let stack = ledger::stack(ledger, device);
+    for (name, bytes) in &stack.segments {
+        let share = stack.share(*bytes);
+        let row = Row::new([name.as_str().into(), (*bytes).into(), Cell::Bar(share), Cell::Percent(share)]);
+        // Below what every other line is a part of.
+        let added = name == ledger::ALLOCATOR;
+        table.rows.push(if added { row.note("workspace, rounding and unused parts of what is reserved") } else { row });
     }
     let place = phrase!["peak at: ", peak_words(ledger, &traced.trace)];
     if device.reserved.is_none() {
@@ -241,11 +232,6 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, device: &OnDevice, capacity
         table.total = Some(Row::new([Cell::from("peak"), peak.into()]).note(note));
         return table;
     }
-    // Below what every line above is a part of: what the allocator adds.
-    let waste = device.total.get().saturating_sub(ledger.peak_bytes);
-    let share = waste as f64 / device.total.get().max(1) as f64;
-    let cells = ["allocator".into(), Bytes(waste).into(), Cell::Bar(share), Cell::Percent(share)];
-    table.rows.push(Row::new(cells).note("workspace, rounding and unused parts of what is reserved"));
     let note = fit_words(device.total, capacity).and("; ").and(place);
     table.total = Some(Row::new([Cell::from("device total"), device.total.into()]).note(note));
     table

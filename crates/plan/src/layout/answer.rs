@@ -4,7 +4,7 @@ use nn::Recompute;
 use units::{Bytes, Diagnostics, Mfu};
 
 use super::Layout;
-use super::estimate::{Estimate, Run};
+use super::estimate::{Estimate, Run, host_room};
 use super::search::{Found, Wanted, devices, search};
 use super::space::Illegal;
 use crate::cluster::step::StepTime;
@@ -128,8 +128,11 @@ pub(crate) fn value(estimate: &Estimate) -> Value {
 
 /// What is taken for granted of what lies on the host.
 fn on_host(layout: &Layout) -> Option<Assumption> {
-    let why = "they run beside the passes, which wait for what takes longer; a device has 250 GB of its host (data/time/rules.toml), \
-               and what copies in flight hold of the device is not looked at";
+    let why = phrase![
+        "they run beside the passes, which wait for what takes longer; a device has ",
+        host_room(),
+        " of its host (data/time/rules.toml), and what copies in flight hold of the device is not looked at"
+    ];
     let copies = Assumption::new("host_copies", "copies to the host", "beside the passes", Origin::Default);
     layout.offload.is_any().then(|| copies.why(why).flag("--offload"))
 }
@@ -173,8 +176,11 @@ pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnosti
         }
     }
     report.blocks.push(outcome(&found));
-    report.blocks.extend(grid(run, &found).map(Block::from));
-    report.charts.extend(heat(run, &found).map(Chart::Heat));
+    if let Some(heat) = heat(run, &found) {
+        report.blocks.push(grid(&heat).into());
+        report.charts.push(Chart::Heat(heat));
+    }
+    report.warnings.extend(found.differs());
     report.result = result(run, &found);
     report.assumptions.extend(assumptions(run));
     let shown = found.best.iter().chain(&found.front);
@@ -296,26 +302,20 @@ fn axis(found: &Found, of: fn(&(u64, u64)) -> u64) -> Vec<u64> {
     all
 }
 
-/// Best MFU for each tp and pp.
-fn grid(run: &Run<'_>, found: &Found) -> Option<Table> {
-    let (tps, pps) = (axis(found, |cell| cell.0), axis(found, |cell| cell.1));
-    if tps.len() * pps.len() < 2 {
-        return None;
-    }
-    let columns = pps.iter().take(9).map(|pp| Column::right(pp.to_string()));
+/// The same as a table, pp from left to right: as many of them as a terminal has room for.
+fn grid(heat: &Heat) -> Table {
+    let shown = heat.rows.iter().enumerate().take(9);
+    let columns = shown.clone().map(|(_, pp)| Column::right(pp.to_string()));
     let mut table = Table::new("best MFU by tp and pp", std::iter::once(Column::right("tp \\ pp")).chain(columns));
-    for tp in tps {
-        let best = |pp: &u64| match found.grid.get(&(tp, *pp)) {
-            Some(Some(timed)) => {
-                let mfu = run.terms().mfu(&timed.layout, &timed.time);
-                mfu.map_or(Cell::Empty, |mfu| Cell::Percent(mfu.get()))
-            }
-            Some(None) => Cell::from("none fits"),
-            None => Cell::Empty,
+    for (column, tp) in heat.columns.iter().enumerate() {
+        let best = |(row, _): (usize, &u64)| match heat.cells.get(row * heat.columns.len() + column) {
+            Some(HeatCell::Best { share, .. }) => Cell::Percent(*share),
+            Some(HeatCell::TooLarge) => Cell::from("none fits"),
+            Some(HeatCell::None) | None => Cell::Empty,
         };
-        table.rows.push(Row::new(std::iter::once(Cell::Count(u128::from(tp))).chain(pps.iter().take(9).map(best))));
+        table.rows.push(Row::new(std::iter::once(Cell::from(*tp)).chain(shown.clone().map(best))));
     }
-    Some(table)
+    table
 }
 
 /// Best MFU for each tp and pp, to be drawn.

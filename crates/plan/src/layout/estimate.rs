@@ -72,7 +72,7 @@ pub struct Estimate {
 impl Estimate {
     /// Whether its devices have room for it, and their hosts.
     pub fn fits(&self, capacity: Bytes) -> bool {
-        self.device <= capacity && self.host <= Terms::host_room()
+        self.device <= capacity && self.host <= host_room()
     }
 
     /// Seconds of a step.
@@ -158,6 +158,11 @@ impl<'a> Run<'a> {
         let (mfu, tokens) = (terms.mfu(layout, &time)?, terms.tokens(layout));
         Ok(Estimate { device, memory, host: on_host.unwrap_or_default(), mfu, time, tokens })
     }
+}
+
+/// What a device has of its host.
+pub(super) fn host_room() -> Bytes {
+    Bytes((rules().get("host_gb") * 1e9) as u64)
 }
 
 /// What a rank does in a step, as the estimate of its time takes it.
@@ -330,11 +335,6 @@ impl Terms<'_> {
         let flop = self.flop_per_token * self.tokens(layout) as f64;
         Mfu::new(flop / (time.seconds() * peak * layout.devices() as f64))
             .map_err(|error| Diagnostic::error("T0486", error.to_string()))
-    }
-
-    /// What a device has of its host.
-    pub(super) fn host_room() -> Bytes {
-        Bytes((rules().get("host_gb") * 1e9) as u64)
     }
 
     /// Bytes per second and direction that copies between a device and its host reach, where its link is known.

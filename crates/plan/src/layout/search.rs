@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use super::Layout;
-use super::estimate::{Estimate, Run, Terms};
+use super::estimate::{Estimate, Run, Terms, host_room};
 use super::quick::{Desk, Plans, Seen, Sheet, Way};
 use super::space::{Axes, Counts};
 use crate::cluster::step::StepTime;
@@ -52,6 +52,9 @@ pub struct Timed {
     pub time: StepTime,
 }
 
+/// Relative differences up to this are rounding.
+const EQUAL: f64 = 1e-6;
+
 /// All layouts of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
@@ -86,6 +89,16 @@ pub struct Found {
 }
 
 impl Found {
+    /// A warning where what was looked at is not what whole traces say: the order of what was not traced rests on it.
+    pub fn differs(&self) -> Option<Diagnostic> {
+        let off = self.off.0.max(self.off.1);
+        (off > EQUAL).then(|| {
+            let message = format!("layouts were looked at by numbers that are up to {} off", units::percent(off));
+            Diagnostic::warning("T0331", message)
+                .effect("what is printed is traced whole; the others may be in another order")
+        })
+    }
+
     /// How many legal layouts there are.
     pub fn tried(&self) -> u64 {
         self.counts.legal()
@@ -291,7 +304,7 @@ impl Work<'_> {
                 }
                 Ok(device) => match desk.host(&layout, plan).and_then(|host| {
                     let seen = desk.bounds(&layout, plan, device)?;
-                    Ok((host <= Terms::host_room()).then_some(seen))
+                    Ok((host <= host_room()).then_some(seen))
                 }) {
                     Err(reason) => *found.untraced.entry(reason).or_default() += 1,
                     Ok(None) => found.too_large_host += 1,

@@ -52,6 +52,11 @@ impl Stack {
     pub fn total(&self) -> Bytes {
         self.segments.iter().map(|(_, bytes)| *bytes).sum()
     }
+
+    /// The share of a segment of so many bytes.
+    pub fn share(&self, bytes: Bytes) -> f64 {
+        bytes.as_f64() / self.total().as_f64().max(1.0)
+    }
 }
 
 /// A tree whose branches share a whole.
@@ -100,6 +105,17 @@ impl Roofline {
     /// The rate that an op of this intensity reaches at most, in FLOP per second.
     pub fn attainable(&self, intensity: f64) -> f64 {
         (intensity * self.bandwidth.get()).min(self.peak.get())
+    }
+
+    /// Whether the peak, not the memory, is the limit of an op.
+    pub fn is_bound_by_peak(&self, dot: &Dot) -> bool {
+        dot.intensity.get() >= self.ridge()
+    }
+
+    /// The share of an op of the least time of all.
+    pub fn share(&self, dot: &Dot) -> f64 {
+        let whole: f64 = self.dots.iter().map(|dot| dot.time.get()).sum();
+        if whole > 0.0 { dot.time.get() / whole } else { 0.0 }
     }
 }
 

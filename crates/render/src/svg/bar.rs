@@ -37,8 +37,7 @@ pub(super) fn draw(stack: &Stack, width: f64, units: Units) -> Canvas {
         }
         let class = bucket_class(name, place);
         let hatched = prepare(&mut canvas, class);
-        let share = if total.is_zero() { 0.0 } else { *bytes / total };
-        let said = format!("{name}: {}, {}", memory(*bytes, units), units::percent(share));
+        let said = format!("{name}: {}, {}", memory(*bytes, units), units::percent(stack.share(*bytes)));
         let size = (x(bytes.get() as f64), BAR);
         canvas.rect(&format!("b{class}"), hatched, (x(left as f64), TOP), size, &said, name);
         left = left.saturating_add(bytes.get());

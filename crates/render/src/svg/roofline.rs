@@ -25,12 +25,11 @@ pub(super) fn draw(roofline: &Roofline, width: f64) -> Canvas {
     let peak = roofline.peak.to_string();
     let title =
         format!("Roofline of {}: {peak} in {}, ridge at {ridge:.1} FLOP/B", roofline.device, roofline.arithmetic);
-    let whole: f64 = roofline.dots.iter().map(|dot| dot.time.get()).sum();
     let said: Vec<String> = roofline
         .dots
         .iter()
         .map(|dot| {
-            let bound = if dot.intensity.get() >= ridge { "by the peak" } else { "by memory" };
+            let bound = if roofline.is_bound_by_peak(dot) { "by the peak" } else { "by memory" };
             format!("{} {}, bound {bound}", dot.name, dot.intensity)
         })
         .collect();
@@ -59,8 +58,8 @@ pub(super) fn draw(roofline: &Roofline, width: f64) -> Canvas {
             continue;
         }
         let place = (x(intensity), y(roofline.attainable(intensity)));
-        let share = if whole > 0.0 { dot.time.get() / whole } else { 0.0 };
-        let class = if intensity >= ridge { "b1" } else { "b5" };
+        let share = roofline.share(dot);
+        let class = if roofline.is_bound_by_peak(dot) { "b1" } else { "b5" };
         let title = format!(
             "{}: {} FLOP, {}, at least {} ({})",
             dot.name,
