@@ -76,7 +76,7 @@ pub fn answer(words: &[String], files: &dyn Files) -> Result<Report, Diagnostics
     let asked = Asked::from_arg_matches(&matches).map_err(|error| usage(&error))?;
     let view = View { depth: asked.depth, timeline: false };
     let mut report = asked.question.report(files, view)?;
-    told(&mut report, words, &command, &matches);
+    told(&mut report, words, &asked.question.implied(), &command, &matches);
     Ok(report)
 }
 
@@ -86,23 +86,22 @@ pub fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_args(takes).mut_subcommands(with_negative_numbers)
 }
 
-/// Says of a report and its parts how they are asked again, and of each choice whether the user made it.
-pub fn told(report: &mut Report, words: &[String], command: &clap::Command, matches: &ArgMatches) {
+/// Says of a report and its parts how they are asked again, and of each choice whether the user made it; `implied` are flags that
+/// the question takes for granted and its parts do not.
+pub fn told(report: &mut Report, words: &[String], implied: &[String], command: &clap::Command, matches: &ArgMatches) {
     report.command = parse::command_line(words);
     mark_given(report, command, matches);
     let mut built = command.clone();
     built.build();
     let whole = matches.subcommand_name().and_then(|name| built.find_subcommand(name));
-    for part in &mut report.parts {
+    let all = [words, implied].concat();
+    // A part that was asked in words of its own has been told.
+    for part in report.parts.iter_mut().filter(|part| part.command.is_empty()) {
         mark_given(part, command, matches);
-        let words = whole.zip(built.find_subcommand(part.kind)).map(|(whole, own)| again(whole, own, words));
+        let words = whole.zip(built.find_subcommand(part.kind)).map(|(whole, own)| again(whole, own, &all));
         part.command = words.unwrap_or_default();
     }
 }
-
-/// Flags of `layout` under which it looks for layouts instead of taking one.
-const SEARCHING: [&str; 9] =
-    ["hw", "devices", "gbs", "seq-len", "precision", "network", "devices-per-node", "set", "assume"];
 
 /// The question of a part in words: those of the whole, as far as the part has flags for them and they do not say where an
 /// answer goes.
@@ -115,7 +114,6 @@ fn again(whole: &clap::Command, part: &clap::Command, words: &[String]) -> Strin
         };
         command.get_arguments().find(matches).cloned()
     };
-    let searching = |arg: &clap::Arg| arg.get_long().is_some_and(|long| SEARCHING.contains(&long));
     let mut own = vec![part.get_name().to_owned()];
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next() {
@@ -126,8 +124,7 @@ fn again(whole: &clap::Command, part: &clap::Command, words: &[String]) -> Strin
         let joined = word.contains('=') || (!word.starts_with("--") && word.len() > 2);
         let takes = !joined && named(whole, word).is_some_and(|arg| arg.get_action().takes_values());
         let value = if takes { words.next() } else { None };
-        let known = named(part, word).filter(|arg| !arg.is_global_set());
-        if known.is_some_and(|arg| part.get_name() != "layout" || searching(&arg)) {
+        if named(part, word).is_some_and(|arg| !arg.is_global_set()) {
             own.extend(std::iter::once(word).chain(value).cloned());
         }
     }
@@ -197,10 +194,13 @@ mod tests {
             [
                 "napkin ledger gpt2 --hw a100-sxm-80gb -n 2 --batch 2 --zero 1",
                 "napkin flops gpt2 --batch 2",
-                "napkin layout gpt2 --hw a100-sxm-80gb -n 2 --gbs 8",
+                "napkin layout gpt2 --gbs=8 --hw=a100-sxm-80gb --devices=2",
             ]
         );
-        for part in &report.parts {
+        // What `plan` takes for several devices where nothing is said is said to the ledger.
+        let unsaid = answer(&words("report gpt2 --hw a100-sxm-80gb -n 2"), &Given::default()).unwrap();
+        assert!(unsaid.parts[0].command.ends_with(" --zero=3"), "{}", unsaid.parts[0].command);
+        for part in report.parts.iter().chain(&unsaid.parts) {
             let own = answer(&words(&part.command)[1..], &Given::default()).unwrap();
             assert_eq!(own.headline, part.headline, "{}", part.command);
         }

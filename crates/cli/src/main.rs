@@ -86,6 +86,6 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
     let sink = output::Sink::new(&cli.output, files)?;
     let mut report = cli.command.report(&cli.output)?;
     let words: Vec<String> = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    ask::told(&mut report, &words, &Cli::command(), &matches);
+    ask::told(&mut report, &words, &cli.command.implied(), &Cli::command(), &matches);
     sink.write(&report)
 }

@@ -109,6 +109,14 @@ impl Question {
         }
     }
 
+    /// Flags that it takes for granted where they are not given, and that its parts would take otherwise.
+    pub fn implied(&self) -> Vec<String> {
+        match self {
+            Self::Report(report) => report.plan.implied(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The engine that `layout` writes a configuration for.
     pub fn exports(&self) -> Option<&str> {
         match self {

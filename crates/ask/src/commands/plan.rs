@@ -43,6 +43,11 @@ pub struct Plan {
     pub cluster: ClusterArgs,
 }
 
+/// Full sharding is what people run on several devices; one device has nothing to share.
+const fn usual_zero(devices: u64) -> &'static str {
+    if devices > 1 { "3" } else { "0" }
+}
+
 impl Plan {
     /// Answers it.
     pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
@@ -51,6 +56,13 @@ impl Plan {
         }
         read.no_effect(&self.cluster.given(), "no configuration of an engine is given");
         self.ask(read, summary::report)
+    }
+
+    /// Flags that are taken for granted where they are not given, and that other commands would take otherwise.
+    pub fn implied(&self) -> Vec<String> {
+        let devices = self.fleet.at_least(self.layout.dp.as_ref()).device.devices;
+        let devices = devices.and_then(|text| some(&text).ok()).unwrap_or(1);
+        if self.layout.zero.is_some() { Vec::new() } else { vec![format!("--zero={}", usual_zero(devices))] }
     }
 
     /// Puts the question of a model on devices that share its states.
@@ -69,8 +81,7 @@ impl Plan {
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let devices = fleet.as_ref().map_or(1, |f| f.devices);
         let mut layout = self.layout.clone();
-        // Full sharding is what people run on several devices; one device has nothing to share.
-        layout.zero.get_or_insert_with(|| if devices > 1 { "3" } else { "0" }.to_owned());
+        layout.zero.get_or_insert_with(|| usual_zero(devices).to_owned());
         let memory = layout.read(&mut read, options, hardware.as_ref(), devices).steady();
         let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace, price });
         let (model, question) = read.finish(model.zip(question))?;

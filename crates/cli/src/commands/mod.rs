@@ -57,6 +57,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// Flags that the question takes for granted and its parts do not.
+    pub fn implied(&self) -> Vec<String> {
+        match self {
+            Self::Question(question) => question.implied(),
+            _ => Vec::new(),
+        }
+    }
+
     /// True if `-o` names what the command makes instead of a file for its report.
     pub fn makes_a_file(&self) -> bool {
         match self {
