@@ -46,6 +46,10 @@ def test_a_plan_is_what_its_parts_are() -> None:
     # 15e12 tokens x 51.470e9 FLOP over 8 x 989.5e12 x 0.4.
     assert run.time(tokens=15e12, mfu=0.4).days == pytest.approx(15e12 * 51.470e9 / (8 * 989.5e12 * 0.4) / 86400, rel=1e-3)
     assert "activations" in run.ledger.explain("activations")
+    # Where nothing is said of ZeRO, the ledger is that of the plan.
+    unsaid = model.plan(hardware="h100-sxm", devices=8, seq_len=8192)
+    assert unsaid.ledger.peak_bytes == unsaid["ledger"]["peak_bytes"] == run.ledger.peak_bytes
+    assert unsaid.flops.per_token == model.flops(seq_len=8192).per_token
     with pytest.raises(KeyError, match="activations"):
         run.ledger.explain("nothing")
 

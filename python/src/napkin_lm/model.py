@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
@@ -164,17 +165,23 @@ class Plan(Answer):
     @cached_property
     def ledger(self) -> Ledger:
         """Memory of one device, line by line."""
-        left_out = {"tokens", "mfu", "days", "price", "dtype", "peak"}
-        options = {name: value for name, value in self._options.items() if name not in left_out}
-        # What `plan` takes where several devices are given and nothing is said.
-        options.setdefault("zero", 3 if options.get("devices", 1) > 1 else 0)
-        return self._model.ledger(**options)
+        return Ledger(self._part("ledger")._native)
 
     @cached_property
     def flops(self) -> Flops:
         """FLOP of a step."""
-        names = {"seq_len", "batch", "micro_batch_size", "batch_size", "profile", "precision", "recompute", "grad_accum", "set"}
-        return self._model.flops(**{name: value for name, value in self._options.items() if name in names})
+        return Flops(self._part("flops")._native)
+
+    @cached_property
+    def report(self) -> Answer:
+        """The same with ledger and FLOP as parts of one page: ``run.report.save("report.html")``."""
+        return self._model._ask("report", **self._options)
+
+    def _part(self, kind: str) -> Answer:
+        # The report knows which of these options a part has, and what of the rest it takes for granted.
+        parts = self.report.to_dict()["parts"]
+        command = next(part["command"] for part in parts if part["schema"].startswith(f"napkin.{kind}/"))
+        return asked(shlex.split(command)[1:], self._model._files)
 
     def time(self, *, tokens: float, **options: Any) -> Time:
         """How long it takes to train on so many tokens: ``mfu``, ``days`` or ``price`` as the program's flags."""
