@@ -101,19 +101,24 @@ async function showModel(): Promise<void> {
   if (name === (state.fields.get("model") ?? "")) showConfig(state, name, text);
 }
 
-async function readAddress(): Promise<void> {
+/** Takes the state of the address; false where it has one that cannot be read. */
+async function readAddress(): Promise<boolean> {
   // An anchor of the page is no state.
-  if (location.hash !== "" && !location.hash.includes("v=")) return;
+  if (location.hash !== "" && !location.hash.includes("v=")) return true;
   const read = await fromFragment(location.hash, state.file);
   if (typeof read === "string") {
     showProblem(read);
-    return;
+    return false;
   }
   state = read;
   packed = await pack(state.file);
-  fill(state, catalogue);
+  await showState();
+  return true;
+}
+
+async function showState(): Promise<void> {
   update(false);
-  await showModel();
+  if (catalogue !== undefined) await showModel();
 }
 
 async function takeFile(bytes: Uint8Array, name: string): Promise<void> {
@@ -174,6 +179,8 @@ async function start(): Promise<void> {
   part("copy-link").addEventListener("click", () => void copy(location.href, "link"));
   part("stop").addEventListener("click", () => engine.stop(new Error("stopped")));
   addEventListener("popstate", () => void readAddress());
+  // Before the core is there: what is typed meanwhile changes the state of the address, and is not overwritten by it.
+  const readable = await readAddress();
   let width = chartWidth();
   addEventListener("resize", () => {
     if (chartWidth() !== width) ask();
@@ -187,7 +194,7 @@ async function start(): Promise<void> {
     showProblem(`The core cannot be loaded: ${why}.${served}`);
     return;
   }
-  await readAddress();
+  if (readable) await showState();
 }
 
 void start();

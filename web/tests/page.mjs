@@ -77,6 +77,21 @@ test("the form is there before the core", async () => {
   assert.match(await page.locator("#problems").textContent(), /core cannot be loaded/);
 });
 
+test("what is typed before the core is there changes the question of the address", async () => {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  let serving;
+  const asked = new Promise((resolve) => {
+    serving = resolve;
+  });
+  await page.route("**/napkin.wasm", serving);
+  await page.goto(server.address + fragment({ tab: "flop", m: "qwen3-0.6b" }));
+  const route = await asked;
+  await page.locator('#form [name="model"]').fill("gpt2");
+  await route.continue();
+  await answered(page, "napkin flops gpt2");
+});
+
 test("every choice of a list is understood", async () => {
   const { page } = await open(browser, server.address + fragment({ tab: "memory", m: "smollm2-135m", hw: "h100-sxm" }));
   const lists = ["precision", "optimizer", "zero", "recompute", "profile"];
