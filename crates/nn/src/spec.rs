@@ -26,8 +26,8 @@ pub use embedding::{
 pub use layer::{BlockForm, LayerNames, LayerSpec, Mixer, UpdatesSpec};
 pub use linear::{LinearSpec, MapSpec};
 pub use mixers::{
-    BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, GateOrder, GatedNormSpec, HybridSpec, LightningSpec, Mamba2Spec,
-    MambaNorms, MambaSpec, MlstmSpec, ParallelSpec, RgLruSpec, ShortConvSpec, TimeMixSpec,
+    BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, DistanceSpec, GateOrder, GatedNormSpec, HybridSpec, LightningSpec,
+    Mamba2Spec, MambaNorms, MambaSpec, MlstmSpec, ParallelSpec, RgLruSpec, ShortConvSpec, TimeMixSpec,
 };
 pub use mlp::{Activation, FeedForwardSpec, MlpInput, MlpSpec};
 pub use model::{BufferSpec, CountedSpec, HeadSpec, ModelNames, ModelSpec, StackSpec, Task, TowerSpec};

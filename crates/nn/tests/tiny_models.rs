@@ -245,7 +245,10 @@ fn unread(spec: &ModelSpec) -> Vec<String> {
     let body = |name: String| if spec.names.body.is_empty() { name } else { format!("{}.{name}", spec.names.body) };
     let unused = spec.unused.iter().map(|one| body(one.name.to_owned()));
     let idle = (0..spec.layers.len()).filter(|i| !runs(i)).map(|i| body(format!("{}.{i}", spec.names.layers)));
-    modules(&spec.pooler).into_iter().chain(unused).chain(idle).collect()
+    let counted = spec.layers.iter().enumerate().flat_map(|(i, layer)| {
+        layer.counted.iter().map(move |one| body(format!("{}.{i}.{}", spec.names.layers, one.name)))
+    });
+    modules(&spec.pooler).into_iter().chain(unused).chain(idle).chain(counted).collect()
 }
 
 /// Names of the modules of a sequence.

@@ -90,6 +90,7 @@ mod stablelm;
 mod starcoder2;
 mod t5;
 mod tasks;
+mod xlnet;
 mod xlstm;
 mod zamba;
 
@@ -247,6 +248,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("whisper", whisper::read),
     ("xglm", biogpt::read_xglm),
     ("xlm-roberta", bert::read_roberta),
+    ("xlnet", xlnet::read),
     ("xlstm", xlstm::read),
     ("zamba", zamba::read),
     ("zamba2", zamba::read_zamba2),

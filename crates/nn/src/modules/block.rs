@@ -2,8 +2,8 @@
 
 use super::hybrid::Sharing;
 use super::{
-    Attention, Beside, ChannelMix, Delta, Hybrid, Lightning, Mamba, Mamba2, Mlp, Mlstm, Moe, Norm, Parallel, RgLru,
-    ShortConv, TimeMix, Updates,
+    Attention, Beside, ChannelMix, Delta, Distance, Hybrid, Lightning, Mamba, Mamba2, Mlp, Mlstm, Moe, Norm, Parallel,
+    RgLru, ShortConv, TimeMix, Updates,
 };
 use crate::context::{Forward, Profile};
 use crate::param::{Builder, Init, ParamKind};
@@ -47,6 +47,7 @@ pub(super) enum Mixer {
     Mamba(Box<Mamba>),
     Mamba2(Box<Mamba2>),
     Delta(Box<Delta>),
+    Distance(Box<Distance>),
     ShortConv(Box<ShortConv>),
     RgLru(Box<RgLru>),
     Lightning(Box<Lightning>),
@@ -396,6 +397,7 @@ impl Mixer {
             MixerSpec::Mamba(spec) => Self::Mamba(Box::new(Mamba::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Mamba2(spec) => Self::Mamba2(Box::new(Mamba2::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Delta(spec) => Self::Delta(Box::new(Delta::new(b, &Rc::new((**spec).clone()), h, layers)?)),
+            MixerSpec::Distance(spec) => Self::Distance(Box::new(Distance::new(b, spec, h, layers)?)),
             MixerSpec::ShortConv(spec) => Self::ShortConv(Box::new(ShortConv::new(b, spec, h, layers)?)),
             MixerSpec::Lightning(spec) => Self::Lightning(Box::new(Lightning::new(b, spec, h, layers)?)),
             MixerSpec::Mlstm(spec) => Self::Mlstm(Box::new(Mlstm::new(b, spec, h, layers)?)),
@@ -418,6 +420,7 @@ impl Mixer {
             Self::Mamba(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Mamba2(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Delta(delta) => Ok((delta.forward(f, x)?, None)),
+            Self::Distance(attention) => Ok((attention.forward(f, x)?, None)),
             Self::ShortConv(conv) => Ok((conv.forward(f, x)?, None)),
             Self::Lightning(lightning) => Ok((lightning.forward(f, x)?, None)),
             Self::Mlstm(memory) => Ok((memory.forward(f, x)?, None)),

@@ -24,6 +24,7 @@ pub struct Mlp {
     multipliers: Option<[f64; 2]>,
     intermediate_size: u64,
     widened: bool,
+    dropout: f64,
     /// How many standard deviations above its mean the gate of a position is cut.
     cut: Option<f64>,
 }
@@ -70,6 +71,7 @@ impl Mlp {
             multipliers: spec.multipliers,
             intermediate_size: f,
             widened: spec.widened,
+            dropout: spec.dropout,
             cut: spec.sparsity.filter(|&part| part > 0.0).map(quantile),
         })
     }
@@ -129,6 +131,11 @@ impl Mlp {
         let inner = match self.down.dtype().filter(|_| self.widened && f.profile.is_hf()) {
             Some(dtype) => inner.to_dtype(dtype)?,
             None => inner,
+        };
+        let inner = match self.dropout {
+            p if p > 0.0 && f.training && f.profile.is_hf() => inner.dropout_composed(p)?,
+            p if p > 0.0 && f.training => inner.dropout(p)?,
+            _ => inner,
         };
         match &self.norm {
             Some(norm) => self.down.forward(f, &norm.forward(f, &inner)?),

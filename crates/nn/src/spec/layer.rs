@@ -1,9 +1,9 @@
 //! One block: its parts, and how norms and residuals connect them.
 
 use super::{
-    Activation, AttentionSpec, CountedSpec, CrossSpec, DeltaSpec, FeedForwardSpec, HybridSpec, LightningSpec,
-    Mamba2Spec, MambaSpec, MlstmSpec, MoeSpec, NamedNorm, NormSpec, ParallelSpec, RgLruSpec, ShortConvSpec,
-    TimeMixSpec,
+    Activation, AttentionSpec, CountedSpec, CrossSpec, DeltaSpec, DistanceSpec, FeedForwardSpec, HybridSpec,
+    LightningSpec, Mamba2Spec, MambaSpec, MlstmSpec, MoeSpec, NamedNorm, NormSpec, ParallelSpec, RgLruSpec,
+    ShortConvSpec, TimeMixSpec,
 };
 use std::sync::Arc;
 
@@ -78,6 +78,8 @@ pub enum Mixer {
     Mamba2(Box<Mamba2Spec>),
     /// A gated delta network.
     Delta(Box<DeltaSpec>),
+    /// Attention with scores for distances.
+    Distance(Box<DistanceSpec>),
     /// A gated short convolution.
     ShortConv(Box<ShortConvSpec>),
     /// A gated linear recurrent unit.
@@ -111,6 +113,12 @@ impl Mixer {
 impl From<AttentionSpec> for Mixer {
     fn from(attention: AttentionSpec) -> Self {
         Self::Attention(Box::new(attention))
+    }
+}
+
+impl From<DistanceSpec> for Mixer {
+    fn from(spec: DistanceSpec) -> Self {
+        Self::Distance(Box::new(spec))
     }
 }
 

@@ -266,6 +266,30 @@ pub struct MlstmSpec {
     pub eps: f64,
 }
 
+/// Attention with scores for distances (Transformer-XL, `XLNet`).
+///
+/// Source: Dai et al. 2019, arXiv 1901.02860; Yang et al. 2019, arXiv 1906.08237.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DistanceSpec {
+    /// Heads.
+    pub heads: u64,
+    /// Width of one.
+    pub head_dim: u64,
+    /// Whether a position sees no later ones.
+    pub causal: bool,
+    /// Distances are held within this.
+    pub clamp: Option<u64>,
+    /// Dropout on the attention weights and on the table of distances.
+    pub dropout: f64,
+}
+
+impl DistanceSpec {
+    /// Scores are multiplied with this.
+    pub fn scale(&self) -> f64 {
+        1.0 / (self.head_dim as f64).sqrt()
+    }
+}
+
 /// Time mixing of RWKV 4: a recurrence on keys and values, and maps on the stream mixed with that of the position before.
 ///
 /// Source: Peng et al. 2023, arXiv 2305.13048.

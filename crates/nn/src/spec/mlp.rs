@@ -35,6 +35,8 @@ pub struct MlpSpec {
     /// What part of the gate of each position is cut off, were it normally distributed: only what is above the quantile
     /// goes on (Gemma 3n).
     pub sparsity: Option<f64>,
+    /// Dropout before the output map (`XLNet`).
+    pub dropout: f64,
     /// Output map.
     pub down: LinearSpec,
 }
@@ -42,7 +44,17 @@ pub struct MlpSpec {
 impl MlpSpec {
     /// The maps and the activation, nothing more.
     pub fn new(intermediate_size: u64, act: Activation, input: MlpInput, down: LinearSpec) -> Self {
-        Self { intermediate_size, act, input, norm: None, multipliers: None, widened: false, sparsity: None, down }
+        Self {
+            intermediate_size,
+            act,
+            input,
+            norm: None,
+            multipliers: None,
+            widened: false,
+            sparsity: None,
+            dropout: 0.0,
+            down,
+        }
     }
 }
 

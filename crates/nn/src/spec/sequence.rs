@@ -16,6 +16,8 @@ pub enum Piece {
     Activation(Activation),
     /// The first position of each sequence: `b s h -> b h`
     First,
+    /// The last position of each sequence: `b s h -> b h`
+    Last,
     /// The mean over positions: `b s h -> b h`
     Mean,
     /// All but the first position: `b s h -> b (s - 1) h`
@@ -44,7 +46,7 @@ impl Piece {
     /// Positions that come out of it where `n` go in; 1 where it leaves one row for a sequence.
     pub fn positions(&self, n: u64) -> u64 {
         match self {
-            Self::First | Self::Mean | Self::AttentionPool(_) => 1,
+            Self::First | Self::Last | Self::Mean | Self::AttentionPool(_) => 1,
             Self::WithoutFirst | Self::WithoutLast => n.saturating_sub(1),
             Self::Group(by) | Self::Pool(by) => n / by.max(&1),
             Self::Conv(conv) => conv.positions(n),
