@@ -12,6 +12,7 @@ use napkin_nn::spec::{Piece, Task};
 use napkin_nn::step::{self, Precision, StepOptions, Until};
 use napkin_nn::{Forward, HeadLoss, Model, ModelSpec, Param, Profile, Recompute};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tensor::meter::{MemoryChange, OpEvent, Role};
 use tensor::ops::create::{Create, Fill};
 use tensor::{Accumulate, CastLists, DType, Device, Op, Phase, Runtime, Tensor, Trace};
@@ -64,18 +65,30 @@ fn options(profile: Profile) -> StepOptions {
     }
 }
 
-/// Every way to run a step of a family: `check` gets its name and its options.
-fn every_step(mut check: impl FnMut(&str, &ModelSpec, &StepOptions)) {
-    for (name, spec) in families() {
-        for profile in profiles(&spec) {
-            for (recompute, precision) in RECOMPUTE.iter().flat_map(|&r| Precision::ALL.map(|p| (r, p))) {
-                // Recomputation with the two recipes that differ in how they cast, none of it with all.
-                if recompute != Recompute::None && !matches!(precision, Precision::Fp32 | Precision::Bf16Mixed) {
-                    continue;
+/// Every way to run a step of a family: `check` gets its name and its options. The families are shared by two threads.
+fn every_step(check: impl Fn(&str, &ModelSpec, &StepOptions) + Sync) {
+    let families = families();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((name, spec)) = families.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    every_step_of(name, spec, &check);
                 }
-                let options = StepOptions { precision, recompute, ..options(profile) };
-                check(&format!("{name} {profile} {precision} recompute {}", recompute.name()), &spec, &options);
+            });
+        }
+    });
+}
+
+fn every_step_of(name: &str, spec: &ModelSpec, check: impl Fn(&str, &ModelSpec, &StepOptions)) {
+    for profile in profiles(spec) {
+        for (recompute, precision) in RECOMPUTE.iter().flat_map(|&r| Precision::ALL.map(|p| (r, p))) {
+            // Recomputation with the two recipes that differ in how they cast, none of it with all.
+            if recompute != Recompute::None && !matches!(precision, Precision::Fp32 | Precision::Bf16Mixed) {
+                continue;
             }
+            let options = StepOptions { precision, recompute, ..options(profile) };
+            check(&format!("{name} {profile} {precision} recompute {}", recompute.name()), spec, &options);
         }
     }
 }
