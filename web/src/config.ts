@@ -1,14 +1,10 @@
 // The keys of the config that is asked about, each in a row that changes it.
 
+import type { Warning } from "./engine.ts";
 import { element } from "./form.ts";
 import type { State } from "./state.ts";
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
-
-/** What the document of an answer or of problems says of keys. */
-interface Said {
-  warnings?: { message: string; location: { pointer: string | null } | null }[];
-}
 
 /** Keys and values of a config, those of objects by their path; nothing where it is no config. */
 function keys(text: string): [string, string][] {
@@ -71,11 +67,10 @@ export function showConfig(state: State, name: string, text: string): void {
 }
 
 /** Marks the keys that an answer warns of. */
-export function markConfig(document_: string): void {
-  const said = JSON.parse(document_ || "{}") as Said;
+export function markConfig(warnings: Warning[]): void {
   const warned = new Map<string, string>();
-  for (const one of said.warnings ?? []) {
-    const named = one.location?.pointer?.replace(/^\//, "").replaceAll("/", ".") || /`([^`]+)`/.exec(one.message)?.[1];
+  for (const one of warnings) {
+    const named = one.pointer?.replace(/^\//, "").replaceAll("/", ".") || /`([^`]+)`/.exec(one.message)?.[1];
     if (named !== undefined) warned.set(named, one.message);
   }
   for (const row of document.querySelectorAll<HTMLTableRowElement>("#config tr")) {

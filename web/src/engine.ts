@@ -4,7 +4,7 @@ declare const WORKER: string; // the bundled text of worker.ts, put here by bund
 
 export interface Call {
   id: number;
-  name: "answer" | "catalogue" | "flipped" | "moment" | "preset" | "redraw";
+  name: "answer" | "catalogue" | "document" | "flipped" | "moment" | "preset" | "redraw";
   given: unknown[];
 }
 
@@ -15,9 +15,15 @@ export interface Reply {
 }
 
 /** What `answer` gives: see `crates/wasm/src/lib.rs`. */
-export type Answer =
-  | { ok: true; no: boolean; kind: string; command: string; html: string; json: string }
-  | { ok: false; problems: string; json: string };
+export type Answer = { warnings: Warning[] } & (
+  | { ok: true; no: boolean; kind: string; command: string; html: string }
+  | { ok: false; problems: string }
+);
+
+export interface Warning {
+  message: string;
+  pointer: string | null;
+}
 
 export interface Question {
   words: string[];

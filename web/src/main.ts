@@ -54,10 +54,20 @@ async function answer(): Promise<void> {
 
 function show(said: Answer, asked: State, known: Catalogue): void {
   showAnswer(said, asked, flagsOf(asked, known));
-  markConfig(said.json);
+  markConfig(said.warnings);
+  void showDocument();
   if (!said.ok) return;
   markCharts({ flip, take });
   followStep(engine);
+}
+
+/** The answer as a document, where it is looked at. */
+async function showDocument(): Promise<void> {
+  if (!(part("document") as HTMLDetailsElement).open) return;
+  const command = part("command").textContent ?? "";
+  const document_ = await engine.call("document").catch(() => "");
+  part("json").textContent = document_;
+  part("json").dataset["of"] = command;
 }
 
 /** A bit of the first number the other way. */
@@ -177,6 +187,7 @@ async function start(): Promise<void> {
   part("form").addEventListener("submit", (event) => event.preventDefault());
   part("copy-command").addEventListener("click", () => void copy(part("command").textContent ?? "", "command"));
   part("copy-link").addEventListener("click", () => void copy(location.href, "link"));
+  part("document").addEventListener("toggle", () => void showDocument());
   part("stop").addEventListener("click", () => engine.stop(new Error("stopped")));
   addEventListener("popstate", () => void readAddress());
   // Before the core is there: what is typed meanwhile changes the state of the address, and is not overwritten by it.

@@ -15,7 +15,6 @@ export function chartWidth(): number {
 /** Shows an answer; fields of assumptions change the flags of the question. */
 export function showAnswer(answer: Answer, state: State, flags: Map<string, Flag>): void {
   document.body.classList.remove("stale");
-  part("json").textContent = answer.json;
   if (!answer.ok) {
     showProblem(answer.problems);
     return;

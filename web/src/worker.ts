@@ -1,9 +1,9 @@
 // The core in a thread of its own: one call at a time, in the order they come. A call that traps is an error like any other.
 
-import { answer, catalogue, flipped, initSync, moment, preset, redraw } from "../core/napkin.js";
+import { answer, catalogue, document, flipped, initSync, moment, preset, redraw } from "../core/napkin.js";
 import type { Call, Reply } from "./engine.ts";
 
-const calls = { answer, catalogue, flipped, moment, preset, redraw } as unknown as Record<
+const calls = { answer, catalogue, document, flipped, moment, preset, redraw } as unknown as Record<
   Call["name"],
   (...given: unknown[]) => string
 >;

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { answered, launch, napkin, open, preset, refused, serve } from "./lib/browser.mjs";
+import { answered, documentOf, launch, napkin, open, preset, refused, serve } from "./lib/browser.mjs";
 
 let browser;
 let server;
@@ -42,7 +42,7 @@ test("a dropped config is answered as the preset it is, key by key", async () =>
   await answered(page, DROPPED);
   const result = (text) => JSON.stringify(JSON.parse(text).result);
   const program = napkin(["ledger", "qwen3-0.6b", "--hw", "h100-sxm", "-n", "8", "--zero", "3"]);
-  assert.equal(result(await page.locator("#json").textContent()), result(program));
+  assert.equal(result(await documentOf(page)), result(program));
   const keys = Object.keys(JSON.parse(preset("qwen3-0.6b")));
   const shown = await page.locator("#config th").allTextContents();
   assert.ok(keys.every((key) => shown.some((one) => one === key || one.startsWith(`${key}.`))), `${keys} in ${shown}`);
@@ -115,10 +115,10 @@ test("a link brings the page back, config and all", async () => {
   const link = page.url();
   assert.ok(link.length < 2048, `${link.length} characters`);
   assert.match(link, /#v=1&tab=memory&m=config.json&hw=h100-sxm&n=8&zero=3&seq-len=1024&/);
-  const json = await page.locator("#json").textContent();
+  const json = await documentOf(page);
   const other = await open(browser, link);
   await answered(other.page, command);
-  assert.equal(await other.page.locator("#json").textContent(), json);
+  assert.equal(await documentOf(other.page), json);
   assert.equal(await other.page.locator('#form [name="seq-len"]').inputValue(), "1024");
 });
 

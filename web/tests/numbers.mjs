@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { answered, fragment, launch, napkin, open, serve } from "./lib/browser.mjs";
+import { answered, documentOf, fragment, launch, napkin, open, serve } from "./lib/browser.mjs";
 
 let browser;
 let server;
@@ -31,7 +31,7 @@ for (const [question, { tab, ask = "", words }] of Object.entries(QUESTIONS)) {
       const line = [question, preset, ...words];
       await page.locator('#form [name="model"]').fill(preset);
       await answered(page, ["napkin", ...line].join(" "));
-      assert.equal(await page.locator("#json").textContent(), napkin(line), preset);
+      assert.equal(await documentOf(page), napkin(line), preset);
     }
   });
 }

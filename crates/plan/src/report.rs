@@ -30,7 +30,7 @@ use units::Diagnostic;
 pub use block::{Align, Block, Column, KeyValue, Row, Table};
 pub use cell::{Cell, Phrase};
 pub use chart::{Bits, Branch, Chart, Curve, Dot, Heat, HeatCell, Roofline, Stack, Strip, Tree};
-pub use timeline::{Axis, Sample, Slice, StepTimeline, Stretch};
+pub use timeline::{Axis, BUCKETS, Sample, Slice, StepTimeline, Stretch};
 pub use value::Value;
 
 /// Whether the question was answered with a yes or a number, or with a no.

@@ -9,11 +9,11 @@ use crate::blocks::Blocks;
 use crate::hardware::{Hardware, Precision};
 use crate::ledger::{Ledger, Request, peak_words, place, steady, stretch};
 use crate::model::{Model, pattern};
-use crate::report::{Axis, Sample, Slice, StepTimeline, Stretch};
+use crate::report::{Axis, BUCKETS, Sample, Slice, StepTimeline, Stretch};
 use crate::timeline::Device;
 
 /// Buckets from the bottom of a chart to its top: what stays first, what comes and goes last.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; BUCKETS] = [
     "runtime",
     "parameters",
     "buffers",
@@ -40,13 +40,16 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
     };
     let (first_op, end_op) = (first.op as usize, last.op as usize);
     let mut device = Device::new(traced, &request.options, request.sharding, Blocks::of(names));
-    let bucket = |role: Role, storage: usize| {
-        let name = place(role, &pattern(trace.module(trace.storages[storage].module)), names).0;
-        ORDER.iter().position(|one| *one == name).unwrap_or(ORDER.len() - 1)
-    };
-    let number = |name: &str| ORDER.iter().position(|one| *one == name).unwrap_or(0);
+    let number = |name: &str| ORDER.iter().position(|one| *one == name).unwrap_or(BUCKETS - 1);
+    // By module and role, since there are many more storages than modules.
+    let places = trace.modules.iter().map(|path| {
+        let path = pattern(path);
+        Role::ALL.map(|role| number(place(role, &path, names).0))
+    });
+    let places: Vec<_> = places.collect();
+    let bucket = |role: Role, storage: usize| places[trace.storages[storage].module.0 as usize][role as usize];
     let (communication, gradients) = (number("communication"), number("gradients"));
-    let mut bytes = vec![0u64; ORDER.len()];
+    let mut bytes = [0; BUCKETS];
     bytes[number("runtime")] = request.runtime.get();
     let mut samples = Vec::new();
     // What an allocation finds gathered stays until the next one, as in the timeline.
@@ -62,7 +65,7 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         if let Some(mark) = update.take_if(|mark| mark.memory as usize <= at) {
             // Nothing is gathered for the update, which may allocate nothing that would say so.
             around = (0, 0);
-            samples.push(Sample { op: mark.op, bytes: bytes.clone() });
+            samples.push(Sample { op: mark.op, bytes });
         }
         if let Some((role, live)) = device.live()[storage] {
             bytes[bucket(role, storage)] -= live;
@@ -77,7 +80,7 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         if matches!(event.change, MemoryChange::Alloc(_)) {
             around = device.communication(event.op as usize);
         }
-        let mut bytes = bytes.clone();
+        let mut bytes = bytes;
         bytes[communication] += around.0;
         bytes[gradients] += around.1;
         samples.push(Sample { op: event.op, bytes });
@@ -85,9 +88,19 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
     if let Some(mark) = update {
         samples.push(Sample { op: mark.op, bytes });
     }
-    let used: Vec<usize> = (0..ORDER.len()).filter(|&i| samples.iter().any(|sample| sample.bytes[i] > 0)).collect();
+    let mut is_used = [false; BUCKETS];
+    for sample in &samples {
+        for (used, bytes) in is_used.iter_mut().zip(sample.bytes) {
+            *used |= bytes > 0;
+        }
+    }
+    let used: Vec<usize> = (0..BUCKETS).filter(|&i| is_used[i]).collect();
     for sample in &mut samples {
-        sample.bytes = used.iter().map(|&i| sample.bytes[i]).collect();
+        let all = sample.bytes;
+        *sample = Sample::new(sample.op, &[]);
+        for (bytes, &i) in sample.bytes.iter_mut().zip(&used) {
+            *bytes = all[i];
+        }
     }
     let peak = (0..samples.len()).max_by_key(|&i| (samples[i].total(), std::cmp::Reverse(i))).unwrap_or(0);
     let pace = request.hardware.and_then(|hardware| pace(hardware, request.options.precision.matmul_dtype()));
@@ -99,7 +112,7 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
             now += pace.map_or(1.0, |pace| pace.seconds(event));
             Slice {
                 name: event.op.name(),
-                module: trace.module(event.module).to_owned(),
+                module: event.module.0,
                 phase: event.phase.name(),
                 start,
                 end: now,
@@ -127,6 +140,7 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         peak_at: peak_words(ledger, trace),
         capacity: request.hardware.map(Hardware::capacity).map(Bytes::get),
         slices,
+        modules: trace.modules.clone(),
     }
 }
 

@@ -18,7 +18,10 @@ pub fn moment(timeline: &StepTimeline, x: f64, width: f64, units: Units) -> Stri
         timeline.buckets.iter().map(String::as_str).zip(sample.bytes.iter().copied()).filter(|one| one.1 > 0).collect();
     buckets.sort_by_key(|one| std::cmp::Reverse(one.1));
     let parts: Vec<String> = buckets.iter().map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
-    let module = if slice.module.is_empty() { String::new() } else { format!(" in {}", slice.module) };
+    let module = match timeline.module(slice) {
+        "" => String::new(),
+        path => format!(" in {path}"),
+    };
     format!("{}, {}{module}: {} = {}", slice.phase, slice.name, bytes(sample.total()), parts.join(" + "))
 }
 
@@ -32,7 +35,7 @@ mod tests {
     fn the_largest_bucket_comes_first_and_empty_ones_not_at_all() {
         let slice = Slice {
             name: "matmul",
-            module: "layers.0".to_owned(),
+            module: 0,
             phase: "forward",
             start: 0.0,
             end: 1.0,
@@ -42,7 +45,8 @@ mod tests {
         let timeline = StepTimeline {
             buckets: ["parameters", "inputs", "activations"].map(str::to_owned).into(),
             slices: vec![slice],
-            samples: vec![Sample { op: 0, bytes: vec![1 << 30, 0, 3 << 30] }],
+            modules: vec!["layers.0".to_owned()],
+            samples: vec![Sample::new(0, &[1 << 30, 0, 3 << 30])],
             ..StepTimeline::default()
         };
         let said = "forward, matmul in layers.0: 4.00 GiB = activations 3.00 GiB + parameters 1.00 GiB";

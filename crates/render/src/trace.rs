@@ -24,7 +24,7 @@ pub fn trace(report: &Report) -> Option<String> {
     modules(timeline, scale, &mut events);
     for op in &timeline.slices {
         let args = Value::map()
-            .with("module", op.module.as_str())
+            .with("module", timeline.module(op))
             .with("phase", op.phase)
             .with("matmul_flop", op.flop)
             .with("traffic_bytes", op.traffic);
@@ -55,7 +55,7 @@ pub fn trace(report: &Report) -> Option<String> {
 /// Modules as slices around the ops that run in them one after another.
 fn modules(timeline: &StepTimeline, scale: f64, events: &mut Vec<Value>) {
     let parts = |op: &Slice| -> Vec<String> {
-        let path = op.module.split('.').filter(|part| !part.is_empty());
+        let path = timeline.module(op).split('.').filter(|part| !part.is_empty());
         std::iter::once(op.phase).chain(path).map(str::to_owned).collect()
     };
     let mut open: Vec<(String, f64)> = Vec::new();
@@ -98,9 +98,9 @@ mod tests {
     use serde_json::Value as Json;
 
     fn report() -> Report {
-        let op = |name, module: &str, phase, start: f64| Slice {
+        let op = |name, module, phase, start: f64| Slice {
             name,
-            module: module.to_owned(),
+            module,
             phase,
             start,
             end: start + 1.0,
@@ -116,15 +116,16 @@ mod tests {
                 Stretch { name: "backward".to_owned(), start: 2.0, end: 3.0, last_sample: None },
             ],
             slices: vec![
-                op("linear", "model.layers.0", "forward", 0.0),
-                op("add", "model", "forward", 1.0),
-                op("matmul", "model", "backward", 2.0),
+                op("linear", 1, "forward", 0.0),
+                op("add", 0, "forward", 1.0),
+                op("matmul", 0, "backward", 2.0),
             ],
+            modules: vec!["model".to_owned(), "model.layers.0".to_owned()],
             first_op: 10,
             samples: vec![
-                Sample { op: 10, bytes: vec![1, 0] },
-                Sample { op: 11, bytes: vec![1, 2] },
-                Sample { op: 13, bytes: vec![1, 0] },
+                Sample::new(10, &[1, 0]),
+                Sample::new(11, &[1, 2]),
+                Sample::new(13, &[1, 0]),
             ],
             peak: 1,
             peak_at: "forward, add in model".to_owned(),
@@ -189,7 +190,7 @@ mod tests {
         timeline.slices =
             (0..50_000).map(|i| Slice { start: f64::from(i), end: f64::from(i + 1), ..slice.clone() }).collect();
         timeline.samples =
-            (0..50_000).map(|i| Sample { op: 10 + i, bytes: vec![1, if i == 31_415 { 1000 } else { 1 }] }).collect();
+            (0..50_000).map(|i| Sample::new(10 + i, &[1, if i == 31_415 { 1000 } else { 1 }])).collect();
         timeline.peak = 31_415;
         let page = crate::html(&report, Units::Iec);
         assert!(page.len() < 200_000, "{}", page.len());

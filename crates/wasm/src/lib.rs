@@ -3,6 +3,7 @@
 //! | function | gives |
 //! |---|---|
 //! | [`answer`] | what `napkin WORDS` answers, as JSON, as a part of a page, and the line that asks it |
+//! | [`document`] | the last answer, or what was wrong, as the document of `--json` |
 //! | [`redraw`] | a chart of the last answer again: another width, a part of the step |
 //! | [`moment`] | what is live where a pointer is on the drawing of a step |
 //! | [`flipped`] | a number with one bit the other way |
@@ -21,11 +22,12 @@ use std::collections::BTreeMap;
 use plan::report::{Chart, Report, Verdict};
 use render::{ChartOptions, Units};
 use serde_json::json;
+use units::{Diagnostic, Diagnostics};
 use wasm_bindgen::prelude::wasm_bindgen;
 
 thread_local! {
-    /// The last answer, whose charts are drawn again as the page changes.
-    static LAST: RefCell<Option<Report>> = const { RefCell::new(None) };
+    /// The last answer, whose charts are drawn again as the page changes; or what was wrong.
+    static LAST: RefCell<Option<Result<Report, Diagnostics>>> = const { RefCell::new(None) };
 }
 
 /// Hands the words of a panic to the page, which otherwise only learns that there was one.
@@ -38,36 +40,47 @@ pub fn start() {
 /// What `napkin WORDS` answers. `words` is a JSON list of them; `name` is that of a file which they may name, and `bytes` is
 /// what is in it; charts are `width` pixels wide.
 ///
-/// Gives JSON: `ok`, and then `no` (the answer is "no"), `kind`, `command`, `headline`, `html` and `json` (the document of
-/// `--json`); or `problems` (text) and `json` of what is wrong with the question.
+/// Gives JSON: `ok`, and then `no` (the answer is "no"), `kind`, `command` and `html`; or `problems` (text) with the question.
+/// Either way `warnings`, each with its `message` and the `pointer` to the key of the config that it is about.
 #[wasm_bindgen]
 pub fn answer(words: &str, name: &str, bytes: &[u8], width: f64) -> String {
     let words: Vec<String> = match serde_json::from_str(words) {
         Ok(words) => words,
-        Err(error) => return json!({"ok": false, "problems": format!("words: {error}"), "json": ""}).to_string(),
+        Err(error) => return json!({"ok": false, "problems": format!("words: {error}"), "warnings": []}).to_string(),
     };
     let files = ask::Given(BTreeMap::from([(name.to_owned(), bytes.to_vec())]));
-    match ask::answer(&words, &files) {
-        Ok(report) => {
-            let options = ChartOptions { width, units: Units::Iec };
-            let said = json!({
-                "ok": true,
-                "no": report.verdict == Verdict::No,
-                "kind": report.kind,
-                "command": report.command,
-                "html": render::fragment(&report, options),
-                "json": render::json(&report),
-            });
-            LAST.set(Some(report));
-            said.to_string()
-        }
+    let answered = ask::answer(&words, &files);
+    let said = match &answered {
+        Ok(report) => json!({
+            "ok": true,
+            "no": report.verdict == Verdict::No,
+            "kind": report.kind,
+            "command": report.command,
+            "html": render::fragment(report, ChartOptions { width, units: Units::Iec }),
+            "warnings": report.warnings.iter().map(warning).collect::<Vec<_>>(),
+        }),
         Err(problems) => json!({
             "ok": false,
-            "problems": render::problems_text(&problems),
-            "json": render::problems_json(&problems),
-        })
-        .to_string(),
-    }
+            "problems": render::problems_text(problems),
+            "warnings": problems.iter().filter(|one| !one.is_error()).map(warning).collect::<Vec<_>>(),
+        }),
+    };
+    LAST.set(Some(answered));
+    said.to_string()
+}
+
+fn warning(one: &Diagnostic) -> serde_json::Value {
+    json!({"message": one.message, "pointer": one.location.as_ref().map(|place| &place.pointer)})
+}
+
+/// The last answer, or what was wrong with the question, as the document of `--json`; empty before the first.
+#[wasm_bindgen]
+pub fn document() -> String {
+    LAST.with_borrow(|last| match last {
+        Some(Ok(report)) => render::json(report),
+        Some(Err(problems)) => render::problems_json(problems),
+        None => String::new(),
+    })
 }
 
 /// A chart of the last answer as SVG, `width` pixels wide; of a step, the part from column `from` to column `to` of its drawing
@@ -128,7 +141,8 @@ pub fn chart_style() -> String {
 
 fn with_chart(id: &str, drawn: impl FnOnce(&Chart) -> String) -> String {
     LAST.with_borrow(|last| {
-        let chart = last.as_ref().and_then(|report| report.charts.iter().find(|chart| chart.id() == id));
+        let report = last.as_ref().and_then(|answered| answered.as_ref().ok());
+        let chart = report.and_then(|report| report.charts.iter().find(|chart| chart.id() == id));
         chart.map(drawn).unwrap_or_default()
     })
 }
@@ -147,7 +161,7 @@ mod tests {
         let said = asked(&["ledger", "gpt2", "--timeline"], "", b"");
         let words = ["ledger", "gpt2", "--timeline"].map(str::to_owned);
         let report = ask::answer(&words, &ask::Given::default()).unwrap();
-        assert_eq!(said["json"], render::json(&report));
+        assert_eq!(document(), render::json(&report));
         assert_eq!(said["command"], "napkin ledger gpt2 --timeline");
         assert!(said["html"].as_str().unwrap().contains("id=\"ledger-timeline\""));
         let whole = redraw("timeline", 800.0, 0.0, 0.0);
@@ -165,8 +179,18 @@ mod tests {
         for bytes in [&text.as_bytes()[..100], b"\x89PNG\r\n\x1a\n\0\0", b""] {
             let said = asked(&["params", "config.json"], "config.json", bytes);
             assert!(said["ok"] == false && said["problems"].as_str().unwrap().contains("error"), "{said}");
+            assert!(document().contains("napkin.error/1"), "{}", document());
         }
         assert_eq!(serde_json::from_str::<serde_json::Value>(&answer("{", "", b"", 1.0)).unwrap()["ok"], false);
+    }
+
+    #[test]
+    fn warnings_point_at_keys() {
+        let (_, text) = plan::presets::find("gpt2").unwrap();
+        let text = text.replacen('{', "{\"num_widgets\": 4,", 1);
+        let said = asked(&["params", "config.json"], "config.json", text.as_bytes());
+        let warned = said["warnings"].as_array().unwrap();
+        assert!(warned.iter().any(|one| one["pointer"].as_str().unwrap_or("").contains("num_widgets")), "{said}");
     }
 
     #[test]

@@ -72,6 +72,15 @@ export async function answered(page, command) {
   );
 }
 
+/** The answer that is shown, as the document the page has of it. */
+export async function documentOf(page) {
+  await page.locator("#document").evaluate((details) => (details.open = true));
+  await page.waitForFunction(
+    () => document.getElementById("json").dataset.of === document.getElementById("command").textContent,
+  );
+  return page.locator("#json").textContent();
+}
+
 /** Waits until the page says what is wrong, and gives that. */
 export async function refused(page, pattern) {
   const problems = page.locator("#problems");

@@ -28,8 +28,8 @@ pub struct Stretch {
 pub struct Slice {
     /// Its name.
     pub name: &'static str,
-    /// Path of its module; empty for the root.
-    pub module: String,
+    /// Number of its module in [`StepTimeline::modules`].
+    pub module: u32,
     /// Part of the step it belongs to.
     pub phase: &'static str,
     /// Where it begins.
@@ -42,16 +42,28 @@ pub struct Slice {
     pub traffic: u64,
 }
 
-/// What is live after something was allocated, freed or handed on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Most buckets of a timeline.
+pub const BUCKETS: usize = 12;
+
+/// What is live after something was allocated, freed or handed on. There may be a million of them, so they hold no list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Op at which it is so.
     pub op: u32,
-    /// Bytes of each bucket.
-    pub bytes: Vec<u64>,
+    /// Bytes of each bucket of the timeline; behind them 0.
+    pub bytes: [u64; BUCKETS],
 }
 
 impl Sample {
+    /// The first buckets; those that are not given are empty.
+    pub fn new(op: u32, first: &[u64]) -> Self {
+        let mut bytes = [0; BUCKETS];
+        for (place, given) in bytes.iter_mut().zip(first) {
+            *place = *given;
+        }
+        Self { op, bytes }
+    }
+
     /// Bytes of all buckets.
     pub fn total(&self) -> u64 {
         self.bytes.iter().sum()
@@ -69,6 +81,8 @@ pub struct StepTimeline {
     pub stretches: Vec<Stretch>,
     /// Ops, in order; the first has the number `first_op`.
     pub slices: Vec<Slice>,
+    /// Paths of modules; that of the root is empty.
+    pub modules: Vec<String>,
     /// Number of the first op.
     pub first_op: u32,
     /// Moments, in order.
@@ -86,6 +100,11 @@ impl StepTimeline {
     pub fn at(&self, sample: &Sample) -> f64 {
         let index = sample.op.saturating_sub(self.first_op) as usize;
         self.slices.get(index).map_or_else(|| self.end(), |slice| slice.start)
+    }
+
+    /// The module of an op; empty for the root.
+    pub fn module(&self, slice: &Slice) -> &str {
+        self.modules.get(slice.module as usize).map_or("", String::as_str)
     }
 
     /// Where the step ends.
@@ -117,9 +136,9 @@ impl StepTimeline {
         let begins = self.samples.partition_point(|sample| sample.op < first_op);
         let ends = self.samples.partition_point(|sample| sample.op < end_op);
         // What held before the part holds at its start.
-        let before = begins.checked_sub(1).map(|at| Sample { op: first_op, ..self.samples[at].clone() });
+        let before = begins.checked_sub(1).map(|at| Sample { op: first_op, ..self.samples[at] });
         let kept = usize::from(before.is_some());
-        let samples: Vec<Sample> = before.into_iter().chain(self.samples[begins..ends].iter().cloned()).collect();
+        let samples: Vec<Sample> = before.into_iter().chain(self.samples[begins..ends].iter().copied()).collect();
         let peak = (0..samples.len()).max_by_key(|&at| (samples[at].total(), std::cmp::Reverse(at))).unwrap_or(0);
         let index = |at: usize| Some((at + kept).checked_sub(begins)?.min(samples.len().checked_sub(1)?));
         let stretches = self.stretches.iter().filter(|stretch| stretch.start < until && stretch.end > start);
@@ -136,6 +155,7 @@ impl StepTimeline {
             buckets: self.buckets.clone(),
             stretches: stretches.collect(),
             slices: slices.collect(),
+            modules: self.modules.clone(),
             first_op,
             samples,
             peak,
@@ -160,14 +180,14 @@ mod tests {
     fn timeline() -> StepTimeline {
         let slice = |at: u32| Slice {
             name: "op",
-            module: String::new(),
+            module: 0,
             phase: "forward",
             start: f64::from(at),
             end: f64::from(at + 1),
             flop: 0,
             traffic: 0,
         };
-        let sample = |op: u32, bytes: u64| Sample { op, bytes: vec![bytes] };
+        let sample = |op: u32, bytes: u64| Sample::new(op, &[bytes]);
         let stretch = |name: &str, start: f64, end: f64, last| Stretch {
             name: name.to_owned(),
             start,

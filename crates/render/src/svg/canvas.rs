@@ -103,18 +103,79 @@ impl Canvas {
     }
 }
 
+/// A line through points: a step along one axis says only the coordinate that changes, and points on its way are left out.
+/// The line is the same, and that of a step has a third of the text.
 fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     let mut path = String::new();
-    for (i, (x, y)) in points.into_iter().enumerate() {
-        let _ = write!(path, "{}{} {}", if i == 0 { "M" } else { "L" }, number(x), number(y));
+    let mut before: Option<(i64, i64)> = None;
+    // A step that may go on: its axis, where it ends, and which way it goes.
+    let mut step: Option<(char, i64, i64)> = None;
+    for (x, y) in points {
+        let to = (hundredths(x), hundredths(y));
+        let next = match before.replace(to) {
+            Some(at) if at == to => continue,
+            Some(at) if at.1 == to.1 => Some(('H', to.0, (to.0 - at.0).signum())),
+            Some(at) if at.0 == to.0 => Some(('V', to.1, (to.1 - at.1).signum())),
+            at => {
+                end(&mut path, step.take());
+                path.push(if at.is_none() { 'M' } else { 'L' });
+                decimal(&mut path, to.0);
+                path.push(' ');
+                decimal(&mut path, to.1);
+                continue;
+            }
+        };
+        let goes_on = |(axis, _, way): (char, i64, i64)| next.is_some_and(|next| (axis, way) == (next.0, next.2));
+        if !step.is_some_and(goes_on) {
+            end(&mut path, step.take());
+        }
+        step = next;
     }
+    end(&mut path, step);
     path
+}
+
+fn end(path: &mut String, step: Option<(char, i64, i64)>) {
+    if let Some((axis, to, _)) = step {
+        path.push(axis);
+        decimal(path, to);
+    }
+}
+
+fn hundredths(value: f64) -> i64 {
+    (value * 100.0).round() as i64
+}
+
+/// Hundredths as a number with two decimals, and none where it is whole: written by hand, since half of a drawing is numbers.
+fn decimal(out: &mut String, hundredths: i64) {
+    if hundredths < 0 {
+        out.push('-');
+    }
+    let all = hundredths.unsigned_abs();
+    let (whole, rest) = (all / 100, all % 100);
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    let mut left = whole;
+    while left > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    out.extend(digits[first..].iter().map(|digit| char::from(*digit)));
+    if rest > 0 {
+        out.push('.');
+        out.push(char::from(b'0' + (rest / 10) as u8));
+        if rest % 10 > 0 {
+            out.push(char::from(b'0' + (rest % 10) as u8));
+        }
+    }
 }
 
 /// A coordinate: two decimals, and none where it is whole.
 fn number(value: f64) -> String {
-    let text = format!("{value:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    let mut text = String::new();
+    decimal(&mut text, hundredths(value));
+    text
 }
 
 /// Text as text of XML, and of attributes between double quotes.
@@ -137,6 +198,25 @@ pub(crate) fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_formatter() {
+        for value in [0.0, -0.5, 3.0, 10.1, 99.994, 99.996, 1234.56, -0.001, -12.34, 1e9, 0.07] {
+            let text = format!("{value:.2}");
+            let text = text.trim_end_matches('0').trim_end_matches('.');
+            assert_eq!(number(value), if text == "-0" { "0" } else { text }, "{value}");
+        }
+    }
+
+    #[test]
+    fn steps_are_short_and_no_corner_is_lost() {
+        let line = |points: &[(f64, f64)]| path(points.iter().copied());
+        assert_eq!(line(&[(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (2.0, 5.0), (2.0, 5.0), (3.0, 4.0)]), "M0 0H2V5L3 4");
+        // There and back along the same axis: the tip stays.
+        assert_eq!(line(&[(0.0, 0.0), (0.0, 9.0), (0.0, 3.0), (1.0, 3.0)]), "M0 0V9V3H1");
+        assert_eq!(line(&[(1.0, 2.0)]), "M1 2");
+        assert_eq!(line(&[]), "");
+    }
 
     #[test]
     fn shapes_with_titles_and_no_markup_of_others() {
