@@ -4,6 +4,7 @@
 //! modules from it. Sizes are exact element counts; names are the module names of the checkpoint format the family uses.
 
 mod attention;
+mod compressed;
 mod embedding;
 mod layer;
 mod linear;
@@ -20,6 +21,7 @@ mod stage;
 mod tuning;
 
 pub use attention::{AttentionSpec, AttentionSteps, BiasSource, CrossSpec, KvSharing, RelativeSpec};
+pub use compressed::{BlocksSpec, CompressedSpec, HyperSpec};
 pub use embedding::{
     EmbeddingSpec, LeadingSpec, PositionForm, PositionTable, SharedTable, SignalSpec, SourceSpec, TypeTable,
 };

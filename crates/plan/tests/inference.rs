@@ -218,6 +218,35 @@ fn quantised_caches() {
     }
 }
 
+/// DeepSeek-V4-Flash by hand: of its 43 layers 21 keep a key of 512 and one of 128 for every four tokens, 20 a key of 512 for
+/// every 128, all a window of 128 keys of 512; a new token reads 512 chosen blocks.
+#[test]
+fn compressed_blocks() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs/DeepSeek-V4-Flash.json");
+    let (config, _) = Config::parse("config.json", &std::fs::read(path).unwrap());
+    let spec = nn::families::load(&config.unwrap(), None).unwrap().spec;
+    let cache = Cache::of(&spec, Format::find("bf16").unwrap(), 2).unwrap();
+    assert_eq!(cache.uncounted, 0);
+    let far = 21 * (2 * 512 / 4 + 2 * 128 / 4) + 20 * (2 * 512 / 128);
+    assert_eq!(cache.far_token_bytes(1), far);
+    assert_eq!(cache.token_bytes(1), far + 43 * 2 * 512);
+    // Of the block that is not over, keys and gates, and of overlapping blocks those of the one before.
+    let pending = 21 * 2 * 2 * 2 * 4 * (512 + 128) + 20 * 2 * 2 * 128 * 512;
+    let window = 43 * 2 * 512 * 128;
+    assert_eq!(cache.sequence_bytes(1 << 20, 1), (far << 20) as u128 + window + pending);
+    let read = 21 * (2 * 512 * 512 + 2 * 128 * (1 << 20) / 4) + 20 * (2 * 512 / 128) * (1 << 20);
+    assert_eq!(cache.read_bytes(1 << 20, 1), read + window + 2 * pending);
+
+    // Reading 256 tokens behind 1,024: scores of a window and of blocks, by the pairs that are needed.
+    let reading = Reading { batch: 1, past: 1024, new: 256, dtype: DType::BF16 };
+    let small = nn::ModelSpec { layers: spec.layers[1..4].to_vec(), ..spec };
+    let traced = reading::trace(&small, &reading).unwrap().trace;
+    let scores: u128 = traced.ops.iter().filter(|e| e.op.name() == "attention").map(|e| e.cost.matmul).sum();
+    let (near, sparse, heavy) =
+        (128 * 256, (1025..=1280).map(|t| t / 4).sum::<u128>(), (1025..=1280).map(|t| t / 128).sum::<u128>());
+    assert_eq!(scores, 64 * 2 * 2 * 512 * (3 * near + sparse + heavy));
+}
+
 /// What is predicted of a token is what the engine's own cache holds, for every family. The engine keeps the keys and
 /// values of each head also where attention is latent, and windows do not end its cache.
 #[test]

@@ -33,15 +33,7 @@ mod tests {
 
     #[test]
     fn the_largest_bucket_comes_first_and_empty_ones_not_at_all() {
-        let slice = Slice {
-            name: "matmul",
-            module: 0,
-            phase: "forward",
-            start: 0.0,
-            end: 1.0,
-            flop: 0,
-            traffic: 0,
-        };
+        let slice = Slice { name: "matmul", module: 0, phase: "forward", start: 0.0, end: 1.0, flop: 0, traffic: 0 };
         let timeline = StepTimeline {
             buckets: ["parameters", "inputs", "activations"].map(str::to_owned).into(),
             slices: vec![slice],

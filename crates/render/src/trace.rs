@@ -122,11 +122,7 @@ mod tests {
             ],
             modules: vec!["model".to_owned(), "model.layers.0".to_owned()],
             first_op: 10,
-            samples: vec![
-                Sample::new(10, &[1, 0]),
-                Sample::new(11, &[1, 2]),
-                Sample::new(13, &[1, 0]),
-            ],
+            samples: vec![Sample::new(10, &[1, 0]), Sample::new(11, &[1, 2]), Sample::new(13, &[1, 0])],
             peak: 1,
             peak_at: "forward, add in model".to_owned(),
             capacity: Some(4),
@@ -189,8 +185,7 @@ mod tests {
         let slice = timeline.slices[0].clone();
         timeline.slices =
             (0..50_000).map(|i| Slice { start: f64::from(i), end: f64::from(i + 1), ..slice.clone() }).collect();
-        timeline.samples =
-            (0..50_000).map(|i| Sample::new(10 + i, &[1, if i == 31_415 { 1000 } else { 1 }])).collect();
+        timeline.samples = (0..50_000).map(|i| Sample::new(10 + i, &[1, if i == 31_415 { 1000 } else { 1 }])).collect();
         timeline.peak = 31_415;
         let page = crate::html(&report, Units::Iec);
         assert!(page.len() < 200_000, "{}", page.len());

@@ -75,7 +75,7 @@ fn logits_are_those_of_transformers() {
 
 /// Models that mix positions by other means than attention, one with a table of positions of its own, and one with two
 /// attentions in a block.
-const MIXERS: [&str; 14] = [
+const MIXERS: [&str; 16] = [
     "mamba",
     "falcon_mamba",
     "mamba2",
@@ -90,6 +90,8 @@ const MIXERS: [&str; 14] = [
     "rwkv",
     "xlstm",
     "longcat_flash",
+    "xlnet",
+    "deepseek_v4",
 ];
 
 #[test]

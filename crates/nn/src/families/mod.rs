@@ -18,6 +18,7 @@ mod cwm;
 mod dbrx;
 mod deberta;
 mod deepseek;
+mod deepseek_v4;
 mod diffllama;
 mod distilbert;
 mod doge;
@@ -133,6 +134,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("deepseek_v2", deepseek::read_v2),
     ("deepseek_v3", deepseek::read_v3),
     ("deepseek_v32", deepseek::read_v32),
+    ("deepseek_v4", deepseek_v4::read),
     ("diffllama", diffllama::read),
     ("distilbert", distilbert::read),
     ("doge", doge::read),

@@ -2,8 +2,8 @@
 
 use super::hybrid::Sharing;
 use super::{
-    Attention, Beside, ChannelMix, Delta, Distance, Hybrid, Lightning, Mamba, Mamba2, Mlp, Mlstm, Moe, Norm, Parallel,
-    RgLru, ShortConv, TimeMix, Updates,
+    Attention, Beside, ChannelMix, CompressedAttention, Connection, Delta, Distance, Hybrid, Lightning, Mamba, Mamba2,
+    Mlp, Mlstm, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix, Updates,
 };
 use crate::context::{Forward, Profile};
 use crate::param::{Builder, Init, ParamKind};
@@ -30,6 +30,8 @@ pub struct Block {
     shortcut: Option<Box<(Moe, Block)>>,
     /// What runs around it, where it is one of several streams.
     updates: Option<Box<Updates>>,
+    /// What runs around its parts, where each reads several streams: of attention, of feed-forward.
+    connections: Option<Box<[Connection; 2]>>,
 }
 
 /// Attention to another stack, with its norm.
@@ -47,6 +49,7 @@ pub(super) enum Mixer {
     Mamba(Box<Mamba>),
     Mamba2(Box<Mamba2>),
     Delta(Box<Delta>),
+    Compressed(Box<CompressedAttention>),
     Distance(Box<Distance>),
     ShortConv(Box<ShortConv>),
     RgLru(Box<RgLru>),
@@ -88,6 +91,7 @@ impl Block {
             BlockForm::Sandwich { n1, m1, n2, m2 } | BlockForm::Alternating { n1, m1, n2, m2, .. } => {
                 vec![norm(n1)?, norm(m1)?, norm(n2)?, norm(m2)?]
             }
+            BlockForm::Mixed { hyper } => vec![norm(&hyper.n1)?, norm(&hyper.n2)?],
             BlockForm::PostBranch { m1, m2 } | BlockForm::PostResidual { m1, m2 } => vec![norm(m1)?, norm(m2)?],
             BlockForm::Parallel { n1, n2: None }
             | BlockForm::ParallelInPlace { n1, n2: None }
@@ -139,7 +143,14 @@ impl Block {
             BlockForm::Alternating { updates, .. } => Some(Box::new(Updates::new(b, updates, h)?)),
             _ => None,
         };
-        Ok(Self { spec: spec.clone(), mixer, cross, feed_forward, norms: norms.into(), residuals, updates, shortcut })
+        let connections = match &spec.form {
+            BlockForm::Mixed { hyper } => {
+                Some(Box::new([Connection::new(b, "attn_hc", hyper, h)?, Connection::new(b, "ffn_hc", hyper, h)?]))
+            }
+            _ => None,
+        };
+        let (spec, norms) = (spec.clone(), norms.into());
+        Ok(Self { spec, mixer, cross, feed_forward, norms, residuals, shortcut, updates, connections })
     }
 
     /// What it was built from.
@@ -154,6 +165,12 @@ impl Block {
     pub fn prepare(&self, f: &Forward, x: &Tensor) -> Result<()> {
         if let Mixer::Attention(attention) = &self.mixer {
             let _scope = f.runtime.scope(self.spec.names.attention);
+            attention.prepare(f, x)?;
+        }
+        if let Mixer::Compressed(attention) = &self.mixer {
+            attention.prepare(f, x)?;
+        }
+        if let Mixer::Distance(attention) = &self.mixer {
             attention.prepare(f, x)?;
         }
         self.cross.as_ref().map_or(Ok(()), |cross| cross.attention.prepare(f, x))
@@ -307,6 +324,16 @@ impl Block {
                 drop((middle, fed));
                 updates.correct(f, &predicted, &activated)
             }
+            BlockForm::Mixed { .. } => {
+                let [before, behind] = &**self.connections.as_ref().ok_or(NO_PART)?;
+                let part = before.collapse(f, &x)?;
+                let attended = self.attend(f, &norm(0, &part.input)?, weights)?;
+                let middle = part.expand(&x, &attended)?;
+                drop((x, part, attended));
+                let part = behind.collapse(f, &middle)?;
+                let fed = self.feed(f, &norm(1, &part.input)?)?;
+                part.expand(&middle, &fed)
+            }
             BlockForm::PostBranch { .. } => {
                 let attended = self.attend(f, &x, weights)?;
                 let branch = norm(0, &attended)?;
@@ -397,6 +424,7 @@ impl Mixer {
             MixerSpec::Mamba(spec) => Self::Mamba(Box::new(Mamba::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Mamba2(spec) => Self::Mamba2(Box::new(Mamba2::new(b, &Rc::new((**spec).clone()), h, layers)?)),
             MixerSpec::Delta(spec) => Self::Delta(Box::new(Delta::new(b, &Rc::new((**spec).clone()), h, layers)?)),
+            MixerSpec::Compressed(spec) => Self::Compressed(Box::new(CompressedAttention::new(b, spec, h, layers)?)),
             MixerSpec::Distance(spec) => Self::Distance(Box::new(Distance::new(b, spec, h, layers)?)),
             MixerSpec::ShortConv(spec) => Self::ShortConv(Box::new(ShortConv::new(b, spec, h, layers)?)),
             MixerSpec::Lightning(spec) => Self::Lightning(Box::new(Lightning::new(b, spec, h, layers)?)),
@@ -420,6 +448,7 @@ impl Mixer {
             Self::Mamba(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Mamba2(mamba) => Ok((mamba.forward(f, x)?, None)),
             Self::Delta(delta) => Ok((delta.forward(f, x)?, None)),
+            Self::Compressed(attention) => Ok((attention.forward(f, x)?, None)),
             Self::Distance(attention) => Ok((attention.forward(f, x)?, None)),
             Self::ShortConv(conv) => Ok((conv.forward(f, x)?, None)),
             Self::Lightning(lightning) => Ok((lightning.forward(f, x)?, None)),

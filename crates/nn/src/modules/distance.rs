@@ -38,6 +38,14 @@ impl Distance {
         Ok(Self { spec: Rc::new(spec.clone()), maps, biases: [bias("r_w_bias")?, bias("r_r_bias")?] })
     }
 
+    /// Makes the table of the pass.
+    ///
+    /// # Errors
+    /// None beyond those of creating a tensor.
+    pub fn prepare(&self, f: &Forward, x: &Tensor) -> Result<()> {
+        self.table(f, x.size(1), x.size(2), f.activation_dtype(x)).map(drop)
+    }
+
     /// `b s h -> b s h`
     ///
     /// # Errors

@@ -25,6 +25,7 @@ pub struct Mlp {
     intermediate_size: u64,
     widened: bool,
     dropout: f64,
+    limit: Option<f64>,
     /// How many standard deviations above its mean the gate of a position is cut.
     cut: Option<f64>,
 }
@@ -72,6 +73,7 @@ impl Mlp {
             intermediate_size: f,
             widened: spec.widened,
             dropout: spec.dropout,
+            limit: spec.limit,
             cut: spec.sparsity.filter(|&part| part > 0.0).map(quantile),
         })
     }
@@ -108,7 +110,10 @@ impl Mlp {
                 if let Some(deviations) = self.cut {
                     gate = above(&gate, deviations)?;
                 }
-                if f.profile.is_hf() {
+                if let Some(limit) = self.limit {
+                    let (act, up) = (self.act, up.forward(f, x)?);
+                    f.fused(&[gate, up], move |t| limited(act, &t[0], &t[1], limit))?
+                } else if f.profile.is_hf() {
                     let gate = hf::activate(f, self.act, gate)?;
                     gate.mul(&up.forward(f, x)?)?
                 } else {
@@ -210,6 +215,13 @@ fn xielu(x: &Tensor, above: &Tensor, below: &Tensor) -> Result<Tensor> {
     lower = lower.mul(&below)?;
     lower = lower.add(&x.mul_scalar(Slopes::BETA)?)?;
     positive.where_cond(&upper, &lower)
+}
+
+/// `act(min(gate, limit)) * up`, `up` between the limit and its negative.
+pub(crate) fn limited(act: Activation, gate: &Tensor, up: &Tensor, limit: f64) -> Result<Tensor> {
+    let gate = gate.clamp(f64::NEG_INFINITY, limit)?;
+    let up = up.clamp(-limit, limit)?;
+    gated(act, &gate, &up)
 }
 
 /// `act(gate) * up` in one kernel.

@@ -6,7 +6,7 @@
 
 use super::block::scope;
 use super::dispatch::Dispatched;
-use super::mlp::gated;
+use super::mlp::{gated, limited};
 use super::{Linear, Mlp, Router, hf};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
@@ -298,6 +298,10 @@ impl Moe {
                     gated(act, &halves[0], &halves[1])
                 }
             }
+            ExpertGate::Limited { limit } => f.fused(&[last], move |t| {
+                let halves = t[0].split(&[width, width], -1)?;
+                limited(act, &halves[0], &halves[1], limit)
+            }),
             ExpertGate::Clamped { limit, slope } => f.fused(&[last], move |t| clamped_gate(&t[0], width, limit, slope)),
         }
     }
@@ -335,7 +339,9 @@ impl Experts {
         };
         let (name, bias_name, width) = match spec.gate {
             ExpertGate::None => ("up_proj", "up_proj_bias", f),
-            ExpertGate::Halves | ExpertGate::Clamped { .. } => ("gate_up_proj", "gate_up_proj_bias", 2 * f),
+            ExpertGate::Halves | ExpertGate::Limited { .. } | ExpertGate::Clamped { .. } => {
+                ("gate_up_proj", "gate_up_proj_bias", 2 * f)
+            }
         };
         let (name, down) = if modules { ("input_linear.weight", "output_linear.weight") } else { (name, "down_proj") };
         let sum_bias = || b.sharing(Share::Whole, || b.param("bias", &[h], ParamKind::Vector, Init::Zeros));

@@ -53,7 +53,7 @@ pub fn prepare(f: &Forward, layers: &[Arc<LayerSpec>], dtype: DType) -> Result<(
 ///
 /// # Shapes
 /// `s dim`, each frequency twice: once per half, or in neighbours.
-fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
+pub(super) fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
     let rt = &f.runtime;
     rt.no_grad(|| {
         let half = spec.dim / 2;

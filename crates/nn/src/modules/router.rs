@@ -14,6 +14,8 @@ pub struct Router {
     weight: Tensor,
     bias: Option<Tensor>,
     correction: Option<Tensor>,
+    /// Experts of each token id: `v k` (i64).
+    table: Option<Tensor>,
     scales: Option<Scales>,
 }
 
@@ -59,6 +61,10 @@ impl Router {
             Correction::Frozen(path) => Some(b.frozen(path, &[e], ParamKind::Vector, Init::Zeros, DType::F32)?),
         };
         let _scope = b.runtime().scope(spec.name);
+        // Checkpoints bring the table; until then it goes round.
+        let entries = |rows: u64| (0..rows * top_k).map(|at| (at % e.max(1)) as f64).collect();
+        let table = spec.table.map(|rows| b.buffer_with("tid2eid", &[rows, top_k], DType::I64, || entries(rows)));
+        let table = table.transpose()?;
         let scales = spec.scaled.map(|eps| -> Result<Scales> {
             let norm = Norm::new(b, "norm", &NormSpec { kind: NormKind::RmsPlain, eps }, &[h])?;
             let channels = b.param("scale", &[h], ParamKind::Vector, Init::Ones)?;
@@ -76,7 +82,7 @@ impl Router {
             };
             (weight, bias)
         };
-        Ok(Self { spec: spec.clone(), top_k, weight, bias, correction, scales })
+        Ok(Self { spec: spec.clone(), top_k, weight, bias, correction, table, scales })
     }
 
     /// `t h -> t e, t k, t k`
@@ -118,6 +124,14 @@ impl Router {
                     scores.topk(self.top_k, -1)?
                 }
             }
+            Scores::SqrtSoftplus => {
+                let scores = wide(&logits)?.softplus()?.sqrt()?;
+                let chosen = f.runtime.no_grad(|| match &self.table {
+                    Some(table) => looked_up(f, table, rows.size(0)),
+                    None => self.corrected_choice(&scores.detach()),
+                })?;
+                (scores.gather(-1, &chosen)?, chosen)
+            }
             Scores::Sigmoid => {
                 // The reference takes the sigmoid of the logits as they come; under autocast they are narrow.
                 let scores = if f.profile.is_hf() { logits.sigmoid()? } else { wide(&logits)?.sigmoid()? };
@@ -127,7 +141,7 @@ impl Router {
         };
         if spec.normalise {
             let mut sum = weights.sum(&[-1], true)?;
-            if spec.scores == Scores::Sigmoid {
+            if matches!(spec.scores, Scores::Sigmoid | Scores::SqrtSoftplus) {
                 sum = sum.add_scalar(1e-20)?;
             }
             weights = weights.div(&sum)?;
@@ -183,6 +197,15 @@ impl Router {
         Ok(scores.topk(self.top_k, -1)?.1)
     }
 }
+
+/// Experts of the tokens of the pass: `v k -> t k` (i64)
+fn looked_up(f: &Forward, table: &Tensor, rows: u64) -> Result<Tensor> {
+    let tokens = f.tokens.as_ref().ok_or(NO_TOKENS)?;
+    table.embedding(&tokens.reshape(&[rows])?)
+}
+
+/// A table of token ids is read in a pass that knows its tokens.
+const NO_TOKENS: tensor::Error = tensor::Error::Backward("experts by token id without the tokens of the pass");
 
 /// `t (g n) -> t g n`
 fn by_group(scores: &Tensor, groups: ExpertGroups) -> Result<Tensor> {

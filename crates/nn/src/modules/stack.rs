@@ -1,10 +1,10 @@
 //! Blocks one after another.
 
 use super::hybrid::Sharing;
-use super::{Block, Norm, Streams, hf, rotary};
+use super::{Block, HyperHead, Norm, Streams, hf, rotary};
 use crate::context::Forward;
 use crate::param::Builder;
-use crate::spec::{BlockForm, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
+use crate::spec::{BlockForm, FeedForwardSpec, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
 use std::sync::Arc;
 use tensor::{Result, Tensor, checkpoint_keeping};
 
@@ -19,6 +19,7 @@ pub struct Stack {
     before: usize,
     final_norm: Option<Norm>,
     streams: Option<Streams>,
+    hyper: Option<HyperHead>,
 }
 
 impl Stack {
@@ -47,12 +48,20 @@ impl Stack {
             Some(BlockForm::Alternating { updates, .. }) => Some(Streams::new(b, updates, h, layers.len() as u64)?),
             _ => None,
         };
-        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, before, final_norm, streams })
+        let hyper = match layers.first().map(|layer| &layer.form) {
+            Some(BlockForm::Mixed { hyper }) => Some(HyperHead::new(b, hyper, h)?),
+            _ => None,
+        };
+        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, before, final_norm, streams, hyper })
     }
 
     /// Whether it reads the tokens beside the stream: its pass then has them as [`Forward::tokens`].
     pub fn reads_tokens(&self) -> bool {
-        self.streams.is_some()
+        let by_table = |layer: &Arc<LayerSpec>| match &layer.feed_forward {
+            FeedForwardSpec::Moe(moe) => moe.router.table.is_some(),
+            _ => false,
+        };
+        self.streams.is_some() || self.specs.iter().any(by_table)
     }
 
     /// The stream behind the last norm.
@@ -83,6 +92,9 @@ impl Stack {
             let _list = f.runtime.scope(self.list);
             let _scope = f.runtime.scope((self.before + i).to_string());
             block.prepare(f, &x)?;
+        }
+        if let Some(hyper) = &self.hyper {
+            x = hyper.fan_out(&x)?;
         }
         // Attention weights of the block before, where the reference's loop holds them.
         let mut weights = None;
@@ -122,6 +134,9 @@ impl Stack {
         }
         if let Some(streams) = &self.streams {
             x = streams.join(f, &x)?;
+        }
+        if let Some(hyper) = &self.hyper {
+            x = hyper.join(f, &x)?;
         }
         if let Some(compute) = f.compute {
             // The stream may be wider than what is computed in.

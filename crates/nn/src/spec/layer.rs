@@ -1,9 +1,9 @@
 //! One block: its parts, and how norms and residuals connect them.
 
 use super::{
-    Activation, AttentionSpec, CountedSpec, CrossSpec, DeltaSpec, DistanceSpec, FeedForwardSpec, HybridSpec,
-    LightningSpec, Mamba2Spec, MambaSpec, MlstmSpec, MoeSpec, NamedNorm, NormSpec, ParallelSpec, RgLruSpec,
-    ShortConvSpec, TimeMixSpec,
+    Activation, AttentionSpec, CompressedSpec, CountedSpec, CrossSpec, DeltaSpec, DistanceSpec, FeedForwardSpec,
+    HybridSpec, HyperSpec, LightningSpec, Mamba2Spec, MambaSpec, MlstmSpec, MoeSpec, NamedNorm, NormSpec, ParallelSpec,
+    RgLruSpec, ShortConvSpec, TimeMixSpec,
 };
 use std::sync::Arc;
 
@@ -78,6 +78,8 @@ pub enum Mixer {
     Mamba2(Box<Mamba2Spec>),
     /// A gated delta network.
     Delta(Box<DeltaSpec>),
+    /// Attention to compressed blocks.
+    Compressed(Box<CompressedSpec>),
     /// Attention with scores for distances.
     Distance(Box<DistanceSpec>),
     /// A gated short convolution.
@@ -113,6 +115,12 @@ impl Mixer {
 impl From<AttentionSpec> for Mixer {
     fn from(attention: AttentionSpec) -> Self {
         Self::Attention(Box::new(attention))
+    }
+}
+
+impl From<CompressedSpec> for Mixer {
+    fn from(spec: CompressedSpec) -> Self {
+        Self::Compressed(Box::new(spec))
     }
 }
 
@@ -238,6 +246,12 @@ pub enum BlockForm {
         m2: NamedNorm,
         /// What runs around it.
         updates: Arc<UpdatesSpec>,
+    },
+    /// `x = mix(x) + post A(n1(pre x)); x = mix(x) + post F(n2(pre x))`, `x` being several streams and the weights made of
+    /// them (DeepSeek-V4).
+    Mixed {
+        /// Streams, weights and norms.
+        hyper: Arc<HyperSpec>,
     },
     /// `x += m1(A(x)); x += m2(F(x))`
     PostBranch {

@@ -35,6 +35,8 @@ pub struct MlpSpec {
     /// What part of the gate of each position is cut off, were it normally distributed: only what is above the quantile
     /// goes on (Gemma 3n).
     pub sparsity: Option<f64>,
+    /// Gate and value are held below this, the value above its negative too (DeepSeek-V4).
+    pub limit: Option<f64>,
     /// Dropout before the output map (`XLNet`).
     pub dropout: f64,
     /// Output map.
@@ -52,6 +54,7 @@ impl MlpSpec {
             multipliers: None,
             widened: false,
             sparsity: None,
+            limit: None,
             dropout: 0.0,
             down,
         }

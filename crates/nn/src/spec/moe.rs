@@ -66,6 +66,11 @@ pub enum ExpertGate {
     /// `act(gate) * up` of the two halves.
     #[default]
     Halves,
+    /// `act(gate) * up` of the two halves, both held below `limit`, the second above its negative too (DeepSeek-V4).
+    Limited {
+        /// Bound.
+        limit: f64,
+    },
     /// Neighbouring columns, both held below `limit`: `(up + 1) * gate σ(slope gate)` (GPT-OSS).
     Clamped {
         /// Bound.
@@ -101,6 +106,8 @@ pub struct RouterSpec {
     pub correction: Correction,
     /// The choice is confined to the best groups of experts.
     pub groups: Option<ExpertGroups>,
+    /// Experts are chosen by a table of so many token ids, which no gradient trains (DeepSeek-V4).
+    pub table: Option<u64>,
     /// Whether the weights of the chosen experts are normalised to sum to one.
     pub normalise: bool,
     /// The weights of the chosen experts are multiplied with this.
@@ -138,6 +145,8 @@ pub enum Scores {
     SoftmaxOfChosen,
     /// Sigmoid of each.
     Sigmoid,
+    /// Square root of the softplus of each (DeepSeek-V4).
+    SqrtSoftplus,
     /// The largest logits are chosen; sigmoid of each (Llama 4).
     SigmoidOfChosen,
 }

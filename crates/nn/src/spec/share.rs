@@ -66,7 +66,7 @@ fn whole_sequence(model: &ModelSpec, ranks: Ranks, problems: &mut Vec<String>) {
     for layer in &model.layers {
         refuse(!matches!(layer.mixer, super::Mixer::Attention(_) | super::Mixer::None), "a mixer that is no attention");
         refuse(matches!(layer.feed_forward, FeedForwardSpec::ChannelMix(_)), "a channel mix");
-        refuse(matches!(layer.form, BlockForm::Alternating { .. }), "a block with streams");
+        refuse(matches!(layer.form, BlockForm::Alternating { .. } | BlockForm::Mixed { .. }), "a block with streams");
         let Some(attention) = layer.attention() else { continue };
         let each = ranks.tp.saturating_mul(ranks.cp);
         let divided = attention.heads.is_multiple_of(each) && attention.kv_heads.is_multiple_of(each);
@@ -121,7 +121,7 @@ fn layer_part(layer: &LayerSpec, ranks: Ranks, problems: &mut Vec<String>) -> La
     if ranks.tp == 1 {
         return part;
     }
-    if matches!(part.form, BlockForm::Shortcut { .. } | BlockForm::Alternating { .. }) {
+    if matches!(part.form, BlockForm::Shortcut { .. } | BlockForm::Alternating { .. } | BlockForm::Mixed { .. }) {
         problems.push("a block with streams or a second block in it is not divided over tp ranks".to_owned());
     }
     if part.cross.is_some() {

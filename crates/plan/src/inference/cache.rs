@@ -1,7 +1,7 @@
 //! What a model keeps of the tokens it has read: keys and values, compressed streams, states.
 
 use nn::ModelSpec;
-use nn::spec::{AttentionSpec, KvSharing, LayerSpec, Mamba2Spec, Mixer, Projection};
+use nn::spec::{AttentionSpec, CompressedSpec, KvSharing, LayerSpec, Mamba2Spec, Mixer, Projection};
 use units::{Bytes, Diagnostic};
 
 use crate::phrase;
@@ -30,6 +30,15 @@ pub enum Kept {
     Vector {
         /// Its width.
         width: u64,
+        /// Whether it is that of an indexer, which reads all of them and chooses.
+        index: bool,
+    },
+    /// One vector for all heads for each block of tokens (DeepSeek-V4). A token is charged its part, in whole bytes.
+    Block {
+        /// Its width.
+        width: u64,
+        /// Tokens of a block.
+        of: u64,
         /// Whether it is that of an indexer, which reads all of them and chooses.
         index: bool,
     },
@@ -74,6 +83,7 @@ impl LayerCache {
                 kv_heads.div_ceil(tp.max(1)).saturating_mul(of_head)
             }
             Kept::Vector { width, .. } => format.run_bytes(width),
+            Kept::Block { width, of, .. } => format.run_bytes(width) / of.max(1),
             Kept::State { .. } => 0,
         }
     }
@@ -82,7 +92,7 @@ impl LayerCache {
     pub fn elements(&self) -> u64 {
         match self.kept {
             Kept::Heads { kv_heads, key, value } => kv_heads.saturating_mul(key.saturating_add(value)),
-            Kept::Vector { width, .. } => width,
+            Kept::Vector { width, .. } | Kept::Block { width, .. } => width,
             Kept::State { bytes } => bytes,
         }
     }
@@ -142,6 +152,7 @@ impl LayerCache {
             }
             Kept::Heads { kv_heads, key, value } => phrase![heads(kv_heads), " heads × (", key, " + ", value, ")"],
             Kept::Vector { width, .. } => phrase![width],
+            Kept::Block { width, of, .. } => phrase![width, " / ", of],
             Kept::State { bytes } => phrase![Bytes(bytes)],
         }
     }
@@ -151,7 +162,8 @@ impl LayerCache {
         let what = match self.kept {
             Kept::Heads { .. } => "attention",
             Kept::Vector { index: false, .. } => "latent attention",
-            Kept::Vector { index: true, .. } => "indexer keys",
+            Kept::Vector { index: true, .. } | Kept::Block { index: true, .. } => "indexer keys",
+            Kept::Block { .. } => "compressed blocks",
             Kept::State { .. } => "state",
         };
         match self.reach {
@@ -286,10 +298,9 @@ impl Cache {
 
     /// Layers that keep keys and values of tokens.
     pub fn attention_layers(&self) -> u64 {
-        let tokens = self
-            .kinds
-            .iter()
-            .filter(|kind| !matches!(kind.kept, Kept::State { .. } | Kept::Vector { index: true, .. }));
+        let tokens = self.kinds.iter().filter(|kind| {
+            !matches!(kind.kept, Kept::State { .. } | Kept::Vector { index: true, .. } | Kept::Block { .. })
+        });
         tokens.map(|kind| kind.layers).sum()
     }
 
@@ -341,6 +352,9 @@ fn layer_caches(layer: &LayerSpec, h: u64, state: u64) -> Vec<LayerCache> {
             all.push(LayerCache { layers: 1, kept: Kept::State { bytes }, reach: Reach::All, reads: None });
         }
     }
+    if let Mixer::Compressed(attention) = &layer.mixer {
+        all.extend(compressed_caches(attention));
+    }
     if let Some(then) = layer.then() {
         all.extend(layer_caches(then, h, state));
     }
@@ -378,11 +392,36 @@ fn state_elements(mixer: &Mixer, h: u64) -> Option<[u64; 2]> {
         let channels = sum([keys, product([delta.value_heads, delta.value_dim])]);
         let state = product([delta.value_heads, delta.key_dim, delta.value_dim]);
         Some(with_taps(state, delta.conv.taps, channels))
+    } else if let Mixer::Compressed(attention) = mixer {
+        // Maps of the block that is not over: keys and gates of each of its positions, and of the block before where they
+        // overlap; the same for the indexer.
+        let parts = attention.blocks.as_ref().map_or(0, |blocks| {
+            let index = blocks.indexer.as_ref().map_or(0, |indexer| indexer.head_dim);
+            let overlap = 1 + u64::from(blocks.indexer.is_some());
+            product([2, overlap, blocks.rate, sum([attention.head_dim, index])])
+        });
+        Some([0, parts])
     } else if matches!(mixer, Mixer::Attention(_) | Mixer::None) {
         Some([0, 0])
     } else {
         None
     }
+}
+
+/// Keys of a window, which are their own values, and those of the blocks behind it.
+fn compressed_caches(attention: &CompressedSpec) -> Vec<LayerCache> {
+    let one = |kept, reach, reads| LayerCache { layers: 1, kept, reach, reads };
+    let window = Kept::Vector { width: attention.head_dim, index: false };
+    let mut all = vec![one(window, Reach::Window(attention.window), None)];
+    if let Some(blocks) = &attention.blocks {
+        let of = blocks.rate;
+        let reads = blocks.indexer.as_ref().map(|indexer| product([indexer.top_k, of]));
+        all.push(one(Kept::Block { width: attention.head_dim, of, index: false }, Reach::All, reads));
+        if let Some(indexer) = &blocks.indexer {
+            all.push(one(Kept::Block { width: indexer.head_dim, of, index: true }, Reach::All, None));
+        }
+    }
+    all
 }
 
 fn attention_caches(attention: &AttentionSpec) -> Vec<LayerCache> {

@@ -101,7 +101,8 @@ fn peak_bytes_can_begin_anew_and_do_not_depend_on_recording() {
         rt.set_recording(recording);
         let zeros4 = |s: u64| rt.zeros(&[1, 1, s, 1], DType::F32).unwrap();
         let (q, k, v) = (zeros4(1), zeros4(100), zeros4(100));
-        let op = Attention { causal: true, window: None, scale: 1.0, softcap: None, bias: false, sinks: false };
+        let op =
+            Attention { causal: true, window: None, seen: None, scale: 1.0, softcap: None, bias: false, sinks: false };
         drop(q.attention(&k, &v, None, None, op).unwrap());
         let whole = rt.peak_bytes();
         // q, k, v, the output, its log-sum-exp, and one row of scores as scratch of the kernel.

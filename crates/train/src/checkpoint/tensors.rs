@@ -36,13 +36,14 @@ impl NamedTensor {
     }
 }
 
-/// Buffers that are state and not derived from the config: balancing biases of routers.
-const STATE_BUFFERS: &str = "e_score_correction_bias";
+/// Buffers that are state and not derived from the config: balancing biases of routers, tables of experts by token id.
+const STATE_BUFFERS: [&str; 2] = ["e_score_correction_bias", "tid2eid"];
 
 /// What a model is: its parameters, each once, and the buffers that are state.
 pub fn model_tensors(model: &Model) -> Vec<NamedTensor> {
     let params = model.params().iter().map(|p| NamedTensor::new(p.name.as_str(), &p.tensor));
-    let states = model.buffers().iter().filter(|(name, _)| name.ends_with(STATE_BUFFERS));
+    let is_state = |name: &str| STATE_BUFFERS.iter().any(|end| name.ends_with(end));
+    let states = model.buffers().iter().filter(|(name, _)| is_state(name));
     params.chain(states.map(|(name, tensor)| NamedTensor::new(name.as_str(), tensor))).collect()
 }
 

@@ -32,10 +32,10 @@ MIXERS_HERE = pathlib.Path(__file__).parent / "mixers"
 TINY = pathlib.Path(__file__).parents[3] / "nn/tests/data/tiny"
 MIXERS = [
     "mamba", "falcon_mamba", "mamba2", "bamba", "falcon_h1", "qwen3_5_text", "lfm2", "recurrent_gemma",
-    "zamba", "zamba2", "ctrl", "rwkv", "xlstm", "longcat_flash",
+    "zamba", "zamba2", "ctrl", "rwkv", "xlstm", "longcat_flash", "xlnet", "deepseek_v4",
 ]
 # Stored with all experts in one tensor, as the model holds them; transformers would write each by itself.
-WHOLE_EXPERTS = ["longcat_flash"]
+WHOLE_EXPERTS = ["longcat_flash", "deepseek_v4"]
 VOCAB = 29
 TOKENS = [[3, 1, 4, 1, 5, 9, 2], [28, 0, 17, 17, 6, 11, 23]]
 
@@ -64,6 +64,11 @@ def made(config):
         for name, param in model.named_parameters():
             is_norm = "ln_" in name or "norm" in name
             param.copy_(torch.randn(param.shape) * 0.3 + (1.0 if is_norm and name.endswith("weight") else 0.0))
+        for name, buffer in model.named_buffers():
+            if name.endswith("tid2eid"):  # experts by token id, which only a checkpoint brings
+                rows, top_k = buffer.shape
+                order = [torch.randperm(config["n_routed_experts"])[:top_k] for _ in range(rows)]
+                buffer.copy_(torch.stack(order))
     return model.eval()
 
 

@@ -13,7 +13,7 @@ pub fn tables(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, T
     f.rotary(spec, || make(f, spec, dtype))
 }
 
-fn make(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
+pub(in crate::modules) fn make(f: &Forward, spec: &RotarySpec, dtype: DType) -> Result<(Tensor, Tensor)> {
     let rt = &f.runtime;
     let wide_tables = spec.precision == RotaryPrecision::WideTables || spec.form == RotaryForm::Complex;
     let dtype = if wide_tables { DType::F32 } else { dtype };
@@ -46,7 +46,7 @@ fn twice(x: &Tensor) -> Result<Tensor> {
 }
 
 /// `(-x2, x1)` of the two halves, or of neighbours.
-fn rotate_half(x: &Tensor, interleaved: bool) -> Result<Tensor> {
+pub(in crate::modules) fn rotate_half(x: &Tensor, interleaved: bool) -> Result<Tensor> {
     let half = x.size(-1) / 2;
     if interleaved {
         let (x1, x2) = (x.narrow_step(-1, 0, half, 2)?, x.narrow_step(-1, 1, half, 2)?);

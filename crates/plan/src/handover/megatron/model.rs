@@ -170,6 +170,12 @@ fn mixture(draft: &mut Draft<'_>, shape: &Shape, experts: &Experts) {
             "it normalises the scores of more than one chosen expert",
             "another engine",
         ),
+        (Scores::SqrtSoftplus, _) => draft.refuse(
+            "T0491",
+            "a router whose scores are roots of softplus",
+            "its options have softmax and sigmoid",
+            "another engine",
+        ),
     }
     let settings = &mut draft.settings;
     if let Some((count, kept)) = experts.groups {

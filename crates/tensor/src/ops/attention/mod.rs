@@ -43,6 +43,9 @@ pub struct Attention {
     pub causal: bool,
     /// Of those, only so many that end at its own position. Needs `causal`.
     pub window: Option<u64>,
+    /// Pairs of a head that a mask in the bias leaves; `None`: all that the fields above do. Counts as what is needed, and
+    /// changes nothing that is computed.
+    pub seen: Option<u64>,
     /// Factor of the scores.
     pub scale: f64,
     /// Scores become `cap · tanh(score / cap)` before the bias is added.
@@ -213,7 +216,7 @@ impl Rule for Attention {
         let pairs = self.pairs(n);
         let scores = u128::from(n.b) * u128::from(n.a) * u128::from(pairs);
         Cost {
-            matmul: n.products(pairs, n.d + n.dv),
+            matmul: n.products(self.seen.unwrap_or(pairs), n.d + n.dv),
             matmul_dense: n.products(n.square(), n.d + n.dv),
             // Per score: max, subtract, exp, add. Per row: ln, add, divide each value; the sink takes max, subtract, exp,
             // add.
@@ -296,14 +299,15 @@ impl Rule for AttentionBackward {
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let n = Sizes::of(inputs);
         let pairs = self.of.pairs(n);
+        let needed = self.of.seen.unwrap_or(pairs);
         let scores = u128::from(n.b) * u128::from(n.a) * u128::from(pairs);
         let cap = 3 * u128::from(self.of.softcap.is_some());
         Cost {
             // dq, dk from the scores; dv, and the gradient of the weights.
-            matmul: n.products(pairs, 2 * n.d + 2 * n.dv),
+            matmul: n.products(needed, 2 * n.d + 2 * n.dv),
             // Common counters count the recomputed scores in.
             matmul_dense: n.products(n.square(), 3 * n.d + 2 * n.dv),
-            recomputed: n.products(pairs, n.d),
+            recomputed: n.products(needed, n.d),
             recomputed_dense: n.products(n.square(), n.d),
             // Per score: weight (subtract, exp), its gradient (subtract, multiply, scale), slope of the cap (multiply,
             // subtract, multiply). Per row: the product of result and gradient (multiply, add), and for a sink subtract,
@@ -371,7 +375,7 @@ impl Tensor {
 impl Attention {
     /// Plain attention: every query sees every key.
     pub fn full(scale: f64) -> Self {
-        Self { causal: false, window: None, scale, softcap: None, bias: false, sinks: false }
+        Self { causal: false, window: None, seen: None, scale, softcap: None, bias: false, sinks: false }
     }
 
     /// Causal attention.
