@@ -421,7 +421,9 @@ fn what_is_wrong_with_a_file_is_said() {
     let around = Around { file: "run", model: &model.spec, devices: Some(8) };
     let rows: &[(Engine, &str, &[&str])] = &[
         (Engine::Megatron, "--micro-batch-size 0", &["T0494"]),
-        (Engine::Megatron, "", &["T0495"]),
+        (Engine::Megatron, "", &["T0494"]),
+        (Engine::Megatron, "echo --made-up 3", &["T0494"]),
+        (Engine::Megatron, "--bf16 'x", &["T0494"]),
         (Engine::Megatron, "--tensor-model-parallel-size 3 --micro-batch-size 1", &["T0496"]),
         (Engine::Megatron, "--tensor-model-parallel-size $TP --micro-batch-size 1", &["T0494"]),
         (

@@ -49,6 +49,7 @@ pub(super) struct Values<'a> {
     text: &'a str,
     entries: BTreeMap<String, Entry>,
     capitals: Option<&'static str>,
+    unreadable: bool,
     /// What is wrong so far.
     pub problems: Diagnostics,
 }
@@ -69,7 +70,15 @@ impl<'a> Values<'a> {
             let problem = Diagnostic::error("T0494", format!("`{}` has {} bytes", around.file, text.len()));
             return Err(problem.help(format!("configurations of at most {MAX_BYTES} bytes are read")).into());
         }
-        Ok(Self { engine, around, text, entries: BTreeMap::new(), capitals: None, problems: Diagnostics::new() })
+        Ok(Self {
+            engine,
+            around,
+            text,
+            entries: BTreeMap::new(),
+            capitals: None,
+            unreadable: false,
+            problems: Diagnostics::new(),
+        })
     }
 
     fn place(&self, span: &Range<usize>) -> Location {
@@ -188,6 +197,21 @@ impl<'a> Values<'a> {
             None => problem,
         };
         self.problems.push(problem);
+    }
+
+    /// Notes that the text cannot be read from a place on.
+    pub fn unreadable(&mut self, span: Range<usize>, what: &str, help: &str) {
+        self.unreadable = true;
+        let place = if span.is_empty() { Location::file(self.around.file) } else { self.place(&span) };
+        self.problems.push(Diagnostic::error("T0494", what).at(place).help(help));
+    }
+
+    /// Ends the reading of a text that cannot be read.
+    ///
+    /// # Errors
+    /// What was noted.
+    pub fn stop(&mut self) -> Result<(), Diagnostics> {
+        if self.unreadable { Err(std::mem::take(&mut self.problems)) } else { Ok(()) }
     }
 
     /// Notes that an option was read as the nearest that there is.

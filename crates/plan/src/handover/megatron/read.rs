@@ -40,6 +40,8 @@ const MOST_STAGES: u64 = 1 << 16;
 pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
     let mut values = Values::new(Engine::Megatron, text, around)?;
     let launched = arguments(text, &mut values);
+    // What is not read leaves all else open.
+    values.stop()?;
     let layers = around.model.depth() as u64;
     let shape = Shape::of(around.model).ok();
     let sparse = has_experts(around.model);
@@ -71,7 +73,15 @@ pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
 /// Takes options with their values from the words of a script; gives the devices that its launcher starts.
 fn arguments(text: &str, values: &mut Values<'_>) -> Option<u64> {
     let table = options::of(Engine::Megatron);
-    let words = words::of(text);
+    let (words, open) = words::of(text);
+    if let Some(open) = open {
+        values.unreadable(open..open + 1, "this quote is never closed", "close it, or leave it out");
+    }
+    let known = |word: &words::Word| option(&word.text).is_some_and(|(name, _)| table.get(name).is_some());
+    if !words.iter().any(known) {
+        let help = "a script that starts Megatron-LM, or its arguments in quotes: '--tensor-model-parallel-size 8 ...'";
+        values.unreadable(0..0, "no argument of Megatron-LM is in it", help);
+    }
     let (mut per_node, mut nodes) = (None, None);
     let mut at = 0;
     while at < words.len() {

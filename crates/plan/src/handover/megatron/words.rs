@@ -16,13 +16,13 @@ pub struct Word {
 const MOST: usize = 1 << 12;
 
 /// The words of a script. `TP=8` sets what `$TP`, `${TP}` and `${TP:-4}` are from there on; parentheses of lists and what ends
-/// a command stand between words.
-pub fn of(text: &str) -> Vec<Word> {
+/// a command stand between words. With them the place of a quote that is never closed, if there is one.
+pub fn of(text: &str) -> (Vec<Word>, Option<usize>) {
     let mut words = Vec::new();
     let mut variables: BTreeMap<String, String> = BTreeMap::new();
     let mut chars = text.char_indices().peekable();
     let mut word: Option<(usize, String)> = None;
-    let mut quote = None;
+    let mut quote: Option<(char, usize)> = None;
     let mut end = |word: &mut Option<(usize, String)>, at: usize, variables: &mut BTreeMap<String, String>| {
         let Some((start, text)) = word.take() else { return };
         if let Some((name, value)) = text.split_once('=')
@@ -37,7 +37,7 @@ pub fn of(text: &str) -> Vec<Word> {
         }
     };
     while let Some((at, c)) = chars.next() {
-        match (quote, c) {
+        match (quote.map(|(open, _)| open), c) {
             (Some(open), c) if c == open => quote = None,
             (Some('\''), c) => push(&mut word, at, c),
             (_, '\\') => match chars.next() {
@@ -54,7 +54,7 @@ pub fn of(text: &str) -> Vec<Word> {
                 }
             }
             (None, '"' | '\'') => {
-                quote = Some(c);
+                quote = Some((c, at));
                 word.get_or_insert((at, String::new()));
             }
             (None, '#') if word.is_none() => while chars.next_if(|(_, next)| *next != '\n').is_some() {},
@@ -65,7 +65,7 @@ pub fn of(text: &str) -> Vec<Word> {
         }
     }
     end(&mut word, text.len(), &mut variables);
-    words
+    (words, quote.map(|(_, at)| at))
 }
 
 fn push(word: &mut Option<(usize, String)>, at: usize, c: char) {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn texts(text: &str) -> Vec<String> {
-        of(text).into_iter().map(|word| word.text).collect()
+        of(text).0.into_iter().map(|word| word.text).collect()
     }
 
     #[test]
@@ -142,7 +142,9 @@ mod tests {
         ];
         assert_eq!(texts(script), expected);
         assert_eq!(texts("A+=( \"--fp8-format hybrid\" )"), ["A+=", "--fp8-format", "hybrid"]);
-        let spans = of("a  $X bc");
+        let (spans, open) = of("a  $X bc");
+        assert_eq!(open, None);
+        assert_eq!([of("a 'b").1, of("--x \"a\" '").1, of("\"it's\"").1], [Some(2), Some(8), None]);
         assert_eq!(spans[1].span, 3..5);
         assert_eq!(&"a  $X bc"[spans[2].span.clone()], "bc");
         assert_eq!(texts("${1:-x} $2 ${3}"), ["x", "$2", "${3}"]);
