@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use units::{Diagnostic, Seconds, parse_count};
 
+use crate::hardware::find;
+
 /// A budget.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Budget {
@@ -47,33 +49,59 @@ impl FromStr for Budget {
     type Err = Diagnostic;
 
     fn from_str(text: &str) -> Result<Self, Diagnostic> {
-        let refuse = || {
-            Diagnostic::error("T0489", format!("a budget of `{text}` is not understood"))
+        let refuse = |what: String| {
+            Diagnostic::error("T0489", format!("a budget of `{text}`: {what}"))
                 .help("--budget '64 h100-sxm for 14 days'")
                 .help("--budget '5000 device-days'")
                 .help("--budget '$50000'")
         };
-        let number = |text: &str| parse_count(text).ok().map(|n| n as f64).filter(|n| *n > 0.0);
+        let number = |part: &str, of: &str| match parse_count(part) {
+            Ok(0) => Err(refuse(format!("no {of}"))),
+            Ok(count) => Ok(count as f64),
+            Err(_) => Err(refuse(format!("`{part}` is no number of {of}"))),
+        };
         let plain = text.trim();
         if let Some(dollars) = plain.strip_prefix('$').or_else(|| plain.strip_suffix("USD")) {
-            return number(dollars.trim()).map(Self::Dollars).ok_or_else(refuse);
+            return number(dollars.trim(), "dollars").map(Self::Dollars);
         }
         let Some((devices, time)) = plain.split_once(" for ") else {
-            let (count, unit) = plain.split_once(' ').ok_or_else(refuse)?;
+            let Some((count, unit)) = plain.split_once(' ') else {
+                let what =
+                    if number(plain, "devices").is_ok() { "of what, and for how long?" } else { "not understood" };
+                return Err(refuse(what.to_owned()));
+            };
             let unit = match unit.trim() {
                 "device-days" | "gpu-days" => 86_400.0,
                 "device-hours" | "gpu-hours" => 3600.0,
-                _ => return Err(refuse()),
+                other if find(other).is_ok() => {
+                    return Err(refuse("for how long? `for 14 days` is missing".to_owned()));
+                }
+                other => return Err(refuse(format!("`{other}` is neither device-days nor device-hours"))),
             };
-            let time = number(count).and_then(|count| Seconds::new(count * unit).ok());
-            return time.map(Self::DeviceTime).ok_or_else(refuse);
+            let time = Seconds::new(number(count, "device-days")? * unit);
+            return time.map(Self::DeviceTime).map_err(|error| refuse(error.to_string()));
         };
         let words: Vec<&str> = devices.split_whitespace().filter(|word| !matches!(*word, "x" | "×")).collect();
-        let [count, name] = words.as_slice() else { return Err(refuse()) };
-        let devices: u64 = count.replace([',', '_'], "").parse().ok().filter(|count| *count > 0).ok_or_else(refuse)?;
+        let (count, name) = match words.as_slice() {
+            [count, name] => (count, name),
+            [one] if number(one, "devices").is_ok() => return Err(refuse(format!("{one} of which device?"))),
+            [one] => return Err(refuse(format!("how many `{one}`?"))),
+            _ => return Err(refuse(format!("`{devices}` is no number and name of a device"))),
+        };
+        let devices = match count.replace([',', '_'], "").parse::<u64>() {
+            Ok(0) => return Err(refuse("no devices".to_owned())),
+            Ok(devices) => devices,
+            Err(_) => return Err(refuse(format!("`{count}` is no number of devices"))),
+        };
         // Seconds without a unit are not meant.
-        let named = time.ends_with(|last: char| last.is_alphabetic());
-        let time: Seconds = time.parse().ok().filter(|time| named && *time > Seconds::ZERO).ok_or_else(refuse)?;
+        if !time.ends_with(|last: char| last.is_alphabetic()) {
+            return Err(refuse(format!("`{}` has no unit: days, hours or weeks", time.trim())));
+        }
+        let time: Seconds =
+            time.parse().map_err(|_| refuse(format!("`{}` is no time: 14 days, 36 hours, 2 weeks", time.trim())))?;
+        if time == Seconds::ZERO {
+            return Err(refuse("no time".to_owned()));
+        }
         Ok(Self::Fleet { devices, name: (*name).to_owned(), time })
     }
 }
@@ -119,6 +147,23 @@ mod tests {
             "0 device-days",
         ] {
             assert!(text.parse::<Budget>().is_err(), "{text}");
+        }
+        for (text, says) in [
+            ("64", "of what, and for how long?"),
+            ("64 h100-sxm", "for how long?"),
+            ("h100-sxm for 3 days", "how many `h100-sxm`?"),
+            ("64 for 3 days", "64 of which device?"),
+            ("many h100-sxm for 3 days", "`many` is no number of devices"),
+            ("64 h100-sxm for x days", "`x days` is no time"),
+            ("64 h100-sxm for 3", "`3` has no unit"),
+            ("64 h100-sxm for 0 days", "no time"),
+            ("0 h100-sxm for 3 days", "no devices"),
+            ("x device-days", "`x` is no number of device-days"),
+            ("5 parsecs", "`parsecs` is neither device-days nor device-hours"),
+            ("$x", "`x` is no number of dollars"),
+        ] {
+            let problem = text.parse::<Budget>().unwrap_err();
+            assert!(problem.message.contains(says), "{text}: {}", problem.message);
         }
     }
 }
