@@ -95,6 +95,9 @@ impl StepTime {
     }
 }
 
+/// Idle time below this part of the passes is rounding.
+const ROUNDING: f64 = 1e-12;
+
 impl Step {
     /// Seconds of the step on a machine, line by line.
     pub fn time(&self, machine: &Machine) -> StepTime {
@@ -128,7 +131,7 @@ impl Step {
         let [gradients, optimizer, parameters] = updates.fold([0.0; 3], longest);
         StepTime {
             passes: busiest,
-            bubble: (seconds - busiest).max(0.0),
+            bubble: if seconds - busiest > ROUNDING * busiest { seconds - busiest } else { 0.0 },
             gradients,
             optimizer,
             parameters,
@@ -197,7 +200,8 @@ impl Sync {
                 (buckets * one - pass).max(one) + machine.taken * hidden
             }
         };
-        talks.iter().map(exposed).sum()
+        // An empty sum would be -0.
+        talks.iter().map(exposed).fold(0.0, |sum, one| sum + one)
     }
 }
 

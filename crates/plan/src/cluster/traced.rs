@@ -1,6 +1,6 @@
 //! What a rank did in a trace, as the model of time takes it.
 
-use tensor::meter::{OpEvent, TensorRef};
+use tensor::meter::{ModuleId, OpEvent, TensorRef};
 use tensor::ops::attention::{Attention, pairs};
 use tensor::{Axis as Group, Op};
 
@@ -17,26 +17,36 @@ pub const LAUNCHES: f64 = 34.0 / 49.0;
 /// The items of the ops of a trace, in their order. Views are nothing; what goes to neighbours in a pipeline is left out,
 /// because [`Pipeline`](super::pipeline::Pipeline) has it.
 ///
-/// Keys and values that go round the ranks of a sequence do so beside the attention that follows.
+/// Keys and values that go round the ranks of a sequence do so beside the attention that follows in the same module.
 ///
 /// Source: NVIDIA/TransformerEngine, `context_parallel.py`: messages of the next step are under way on a stream of their own.
 pub fn items<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<Item> {
+    placed(events).into_iter().map(|(_, item)| item).collect()
+}
+
+/// The same, each with the position of the event it belongs to.
+pub fn placed<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<(usize, Item)> {
     let mut items = Vec::new();
-    let mut under_way: Option<Talk> = None;
-    for event in events {
+    // What was sent last, with the module and the position of that.
+    let mut under_way: Option<(ModuleId, usize, Talk)> = None;
+    for (at, event) in events.into_iter().enumerate() {
+        // Another module waits for what is under way.
+        if let Some((_, sent, talk)) = under_way.take_if(|(module, ..)| *module != event.module) {
+            items.push((sent, Item::Talk(talk)));
+        }
         match item(event) {
             Some(Item::Talk(talk)) if talk.collective == Collective::Send => {
-                let before = under_way.map_or(0.0, |talk| talk.bytes);
-                under_way = Some(Talk { bytes: before + talk.bytes, ..talk });
+                let before = under_way.map_or(0.0, |(.., talk)| talk.bytes);
+                under_way = Some((event.module, at, Talk { bytes: before + talk.bytes, ..talk }));
             }
             Some(Item::Op(piece)) if matches!(event.op, Op::Attention(_) | Op::AttentionBackward(_)) => {
-                items.push(under_way.take().map_or(Item::Op(piece), |talk| Item::Both(piece, talk)));
+                items.push((at, under_way.take().map_or(Item::Op(piece), |(.., talk)| Item::Both(piece, talk))));
             }
-            other => items.extend(other),
+            other => items.extend(other.map(|item| (at, item))),
         }
-        items.extend(buffer(event));
+        items.extend(buffer(event).map(|item| (at, item)));
     }
-    items.extend(under_way.map(Item::Talk));
+    items.extend(under_way.map(|(_, sent, talk)| (sent, Item::Talk(talk))));
     items
 }
 

@@ -8,7 +8,7 @@ use tensor::{Role, Trace};
 
 use super::{Course, Divided, Grown, Level, Line, Moment, Outline, Prices, Tally, Total};
 use crate::blocks::Blocks;
-use crate::cluster::traced::items;
+use crate::cluster::traced::placed;
 use crate::layout::cut::Short;
 use crate::layout::estimate::Part;
 use crate::sharding::{Gathered, Sharding};
@@ -121,25 +121,22 @@ impl<'a> Reading<'a> {
         let mut order: Vec<(usize, usize, Option<usize>, u32)> = Vec::new();
         for (i, mark) in trace.marks.iter().enumerate() {
             let end = trace.marks.get(i + 1).map_or(trace.ops.len(), |next| next.op as usize);
-            for at in mark.op as usize..end {
-                let event = &trace.ops[at];
-                let (pass, part) = match Part::of(event) {
-                    Some(Part::Optimizer) => (4, 0),
-                    Some(Part::Forward) => (pass_of[i], 0),
-                    Some(Part::Backward) => (pass_of[i], 1),
-                    Some(Part::Weights) => (pass_of[i], 2),
-                    None => continue,
-                };
-                if pass > 4 {
-                    continue;
-                }
-                let run = self.run_of(self.block_of(event));
-                let ones = items([event]);
-                let twos = self.two.map_or_else(|| ones.clone(), |two| items([&two.trace.ops[at]]));
+            let parts = [
+                (Part::Optimizer, (4, 0)),
+                (Part::Forward, (pass_of[i], 0)),
+                (Part::Backward, (pass_of[i], 1)),
+                (Part::Weights, (pass_of[i], 2)),
+            ];
+            for (kind, (pass, part)) in parts.into_iter().filter(|(_, (pass, _))| *pass <= 4) {
+                let at: Vec<usize> =
+                    (mark.op as usize..end).filter(|at| Part::of(&trace.ops[*at]) == Some(kind)).collect();
+                let ones = placed(at.iter().map(|at| &trace.ops[*at]));
+                let twos = self.two.map_or_else(|| ones.clone(), |two| placed(at.iter().map(|at| &two.trace.ops[*at])));
                 if ones.len() != twos.len() {
                     return false;
                 }
-                for (one, two) in ones.into_iter().zip(twos) {
+                for ((place, one), (_, two)) in ones.into_iter().zip(twos) {
+                    let run = self.run_of(self.block_of(&trace.ops[at[place]]));
                     let grown = Grown { traced: self.outline.traced, one, two };
                     if self.two.is_some() && grown.with(2 * grown.traced).is_none() {
                         return false;
