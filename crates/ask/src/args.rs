@@ -79,6 +79,15 @@ pub struct Run {
 }
 
 impl RunArgs {
+    /// Refuses what is said of the speed or the price of a run that has no tokens.
+    pub fn need_tokens(&self, read: &mut Reader<'_>) {
+        if self.tokens.is_none() {
+            let idle =
+                [("--mfu", self.mfu.is_some()), ("--days", self.days.is_some()), ("--price", self.price.is_some())];
+            read.no_effect(&idle, "without --tokens no time is asked for");
+        }
+    }
+
     /// Reads them.
     pub fn read(&self, read: &mut Reader<'_>) -> Run {
         let tokens = read.flag::<Tokens>("--tokens", self.tokens.as_deref());

@@ -46,6 +46,26 @@ pub fn questions() -> Vec<Takes> {
         .collect()
 }
 
+/// Most commands that are named for a flag that another does not have.
+const MOST_NAMED: usize = 3;
+
+/// How a flag is asked for with the commands that have it, where these are few; of the parts of a layout there is one.
+pub fn having(flag: &str) -> Vec<String> {
+    let all = questions();
+    let having: Vec<&Takes> = all.iter().filter(|one| one.flags.iter().any(|own| own.name == flag)).collect();
+    let layout = having.iter().position(|one| one.name == "layout");
+    let named = layout.map_or(&having[..], |at| &having[at..=at]);
+    if named.len() > MOST_NAMED {
+        return Vec::new();
+    }
+    let line = |one: &&Takes| {
+        let value = one.flags.iter().find(|own| own.name == flag).and_then(|own| own.value.as_deref());
+        let subject = if one.flags.iter().any(|own| own.name == "--set") { " MODEL" } else { "" };
+        format!("napkin {}{subject} {flag} {}", one.name, value.unwrap_or_default()).trim_end().to_owned()
+    };
+    named.iter().map(line).collect()
+}
+
 fn flag(arg: &clap::Arg) -> Option<Flag> {
     let name = arg.get_long().filter(|name| *name != "help")?;
     let takes = arg.get_action().takes_values();

@@ -7,6 +7,7 @@ use plan::cluster::network::{self, NetworkKind};
 use plan::handover::{self, Around, Engine, Taken};
 use plan::model::Model;
 use plan::report::Origin;
+use units::Diagnostic;
 
 use crate::parse::{Reader, some};
 use crate::step::word;
@@ -84,6 +85,16 @@ impl ClusterArgs {
     /// Its flags, each with whether it was given.
     pub const fn given(&self) -> [(&'static str, bool); 2] {
         [("--network", self.network.is_some()), ("--devices-per-node", self.devices_per_node.is_some())]
+    }
+
+    /// Refuses nodes that are not all full.
+    pub fn whole_nodes(&self, read: &mut Reader<'_>, devices: u64) {
+        let per_node = self.devices_per_node.as_deref().and_then(|text| some(text).ok()).unwrap_or(1);
+        if devices > per_node && !devices.is_multiple_of(per_node) {
+            let (below, above) = (devices / per_node * per_node, devices.next_multiple_of(per_node));
+            let problem = Diagnostic::error("T0480", format!("{devices} devices are not whole nodes of {per_node}"));
+            read.problem(problem.help(format!("-n {below}, -n {above}, or another --devices-per-node")));
+        }
     }
 
     /// The network, and devices of a node.

@@ -35,7 +35,7 @@ pub mod parse;
 pub mod step;
 pub mod text;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use plan::report::{Origin, Report};
@@ -144,6 +144,14 @@ fn mark_given(report: &mut Report, command: &clap::Command, matches: &ArgMatches
     }
 }
 
+/// The flag that a command does not have.
+fn unknown_flag(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(flag) => Some(flag.split('=').next().unwrap_or(flag)),
+        _ => None,
+    }
+}
+
 /// A mistake in the flags, in the form of all other problems.
 pub fn usage(error: &clap::Error) -> Diagnostics {
     let text = error.render().to_string();
@@ -152,6 +160,13 @@ pub fn usage(error: &clap::Error) -> Diagnostics {
     let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
     if error.kind() == ErrorKind::InvalidUtf8 {
         return Diagnostic::error("", message).help("rename the file, or hand it over: napkin params - < FILE").into();
+    }
+    if let (ErrorKind::UnknownArgument, Some(flag)) = (error.kind(), unknown_flag(error)) {
+        let others = grammar::having(flag);
+        if !others.is_empty() {
+            let problem = Diagnostic::error("", message);
+            return others.into_iter().fold(problem, Diagnostic::help).into();
+        }
     }
     let advice = rest.lines().map(str::trim);
     let advice = advice.filter(|line| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more"));
@@ -182,6 +197,147 @@ mod tests {
         assert_eq!(problems.iter().filter(|problem| problem.is_error()).count(), 3, "{problems:?}");
         let problems = answer(&words("paln gpt2"), &Given::default()).unwrap_err();
         assert!(problems.iter().any(|problem| problem.message.contains("paln")), "{problems:?}");
+    }
+
+    /// Each question once, with whether its answer has something to draw.
+    #[test]
+    fn what_is_said_to_be_drawn_is_drawn() {
+        let rows = [
+            ("plan gpt2 --hw h100-sxm", true),
+            ("report gpt2 --hw h100-sxm", true),
+            ("params gpt2", false),
+            ("flops gpt2", true),
+            ("ledger gpt2", true),
+            ("layout gpt2 -n 8 --tp 4", false),
+            ("layout gpt2 --hw h100-sxm -n 8 --gbs 8 --most-micro-batch 1 --top 1", true),
+            ("recompute gpt2", false),
+            ("time dense:7B --tokens 1T --hw h100-sxm", true),
+            ("afford --budget 5000=device-days --hw h100-sxm --deadline 14d", false),
+            ("fit dense:7B --hw h100-sxm --states-only", false),
+            ("infer gpt2", false),
+            ("mfu --matmul 8192x8192x8192 --seconds 0.002 --hw h100-sxm", false),
+            ("compare gpt2 --vary recompute=none,full", false),
+            ("dtype 0.1", true),
+            ("dtype --table", false),
+            ("einsum bs,sd->bd b=2 s=2 d=2", false),
+            ("models", false),
+            ("hw h100-sxm", false),
+            ("explain 6nd", false),
+            ("explain-oom 786MiB", false),
+        ];
+        for one in questions() {
+            assert!(rows.iter().any(|(line, _)| line.split(' ').next() == Some(&one.name)), "{}", one.name);
+        }
+        for (line, drawn) in rows {
+            // A space inside of a word.
+            let words: Vec<String> = words(line).into_iter().map(|word| word.replace("5000=", "5000 ")).collect();
+            let all = std::iter::once("napkin").chain(words.iter().map(String::as_str));
+            let question = Asked::try_parse_from(all).unwrap().question;
+            assert_eq!(question.draws(), drawn, "{line}");
+            let report = answer(&words, &Given::default()).unwrap_or_else(|problems| panic!("{line}: {problems}"));
+            assert_eq!(!report.charts.is_empty(), drawn, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_flag_of_another_command_is_said_to_be_there() {
+        for (line, says) in [
+            ("plan llama-3.1-8b --hw h100-sxm --tp 4", "napkin layout MODEL --tp N"),
+            ("ledger llama-3.1-8b --pp 4", "napkin layout MODEL --pp N"),
+            ("plan llama-3.1-8b --sp", "napkin layout MODEL --sp"),
+            ("plan llama-3.1-8b --cp=2", "napkin layout MODEL --cp N"),
+            ("ledger llama-3.1-8b --states-only", "napkin fit MODEL --states-only"),
+            ("ledger llama-3.1-8b --zreo 3", "--zero"),
+        ] {
+            let problems = answer(&words(line), &Given::default()).unwrap_err().to_string();
+            assert!(problems.contains(says) && !problems.contains("--output"), "{line}: {problems}");
+        }
+    }
+
+    /// Formula, values and source of what each answer says.
+    #[test]
+    fn answers_are_explained() {
+        for (line, formulas) in [
+            ("layout gpt2 --hw h100-sxm -n 8 --dp 8", &["traced-bytes", "device", "step", "mfu"][..]),
+            ("layout gpt2 --hw h100-sxm -n 8 --gbs 8 --most-micro-batch 1", &["traced-bytes", "device", "step", "mfu"]),
+            ("recompute gpt2 --hw h100-sxm", &["traced-bytes", "again"]),
+            ("recompute gpt2", &["traced-bytes", "again"]),
+            ("explain-oom 786MiB", &["logits"]),
+            ("explain-oom 785.27MiB gpt2 --batch 4 --profile hf-eager", &["traced-bytes", "logits"]),
+            (
+                "afford --budget 64xh100-sxmxforx14xdays",
+                &["compute", "device-hours", "optimal-parameters", "optimal-ratio", "optimal-tokens"],
+            ),
+            ("afford gpt2 --tokens 10B --deadline 1d", &["devices", "time"]),
+            (
+                "afford gpt2 --tokens 1B --hw h100-sxm --budget 9xdevice-days --gbs 64",
+                &["device", "step", "mfu", "steps"],
+            ),
+        ] {
+            let words: Vec<String> =
+                words(line)
+                    .into_iter()
+                    .map(|word| {
+                        if word.ends_with("days") {
+                            word.replace('x', " ").replace("h100-s m", "h100-sxm")
+                        } else {
+                            word
+                        }
+                    })
+                    .collect();
+            let report = answer(&words, &Given::default()).unwrap_or_else(|problems| panic!("{line}: {problems}"));
+            for formula in formulas {
+                let derivation = report.derivations.iter().find(|one| one.formula == *formula);
+                let derivation = derivation.unwrap_or_else(|| panic!("{line}: no {formula}"));
+                assert!(!derivation.substituted.is_empty() && !derivation.source.is_empty(), "{line}: {formula}");
+            }
+        }
+    }
+
+    /// With the sequences of a step, parts of a layout that are given hold and the rest is looked for.
+    #[test]
+    fn parts_of_a_layout_hold_in_a_search() {
+        let line = "layout gpt2 --hw h100-sxm -n 8 --gbs 16 --most-micro-batch 2 --top 3 --json";
+        let of = |more: &str| {
+            let line = format!("{} {more}", line.trim_end_matches(" --json"));
+            answer(&words(line.trim_end()), &Given::default()).unwrap_or_else(|problems| panic!("{more}: {problems}"))
+        };
+        let tried = |report: &Report| match report.result.get("tried") {
+            Some(plan::report::Value::Uint(count)) => *count,
+            other => panic!("{other:?}"),
+        };
+        let all = of("");
+        let each = ["--tp 1", "--tp 2", "--tp 4"].map(|flag| tried(&of(flag)));
+        assert_eq!(each.iter().sum::<u128>(), tried(&all));
+        for (flags, says) in [
+            ("--tp 2", "tp 2"),
+            ("--pp 2 --schedule 1f1b", "pp 2"),
+            ("--zero 3 --micro-batch 1 --recompute full", "zero 3 · micro-batch 1 × 2 · recompute full"),
+            ("--dp 4 --grad-accum 2", "dp 4"),
+            ("--offload activations", "activations on the host"),
+        ] {
+            let report = of(flags);
+            let shown = format!("{:?}", report.headline.answer);
+            assert!(shown.contains(says), "{flags}: {shown}");
+            assert!(tried(&report) < tried(&all), "{flags}");
+        }
+        for (flags, says) in [
+            ("--tp 5", "tp 5 does not divide 12 attention heads"),
+            ("--tp 3", "8 devices are no multiple of the 3"),
+            ("--pp 8 --dp 2", "8 devices are no multiple of the 16"),
+            ("--ep 2", "the model has no experts"),
+            ("--shard 2", "--shard changes nothing"),
+            ("--pp 2 --schedule gpipe", "cannot run schedule gpipe"),
+            ("--micro-batch 5", "no layout of 16 sequences"),
+        ] {
+            let line = format!("{} {flags}", line.trim_end_matches(" --json"));
+            let problems = answer(&words(&line), &Given::default()).unwrap_err().to_string();
+            assert!(problems.contains(says), "{flags}: {problems}");
+        }
+        // Seven devices share no power of two.
+        let odd = answer(&words("layout gpt2 --hw h100-sxm -n 7 --gbs 64 --top 1"), &Given::default()).unwrap();
+        assert!(format!("{:?}", odd.notes).contains("--gbs 63 or --gbs 70"), "{:?}", odd.notes);
+        assert!(!format!("{:?}", all.notes).contains("--gbs"), "{:?}", all.notes);
     }
 
     #[test]

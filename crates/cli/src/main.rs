@@ -83,7 +83,7 @@ fn run(arguments: &[OsString]) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Answered);
     }
     let files: &[String] = if cli.command.makes_a_file() { &[] } else { &cli.output.output };
-    let sink = output::Sink::new(&cli.output, files)?;
+    let sink = output::Sink::new(&cli.output, files, cli.command.shows())?;
     let mut report = cli.command.report(&cli.output)?;
     let words: Vec<String> = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     ask::told(&mut report, &words, &cli.command.implied(), &Cli::command(), &matches);

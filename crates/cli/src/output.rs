@@ -105,6 +105,25 @@ fn not_drawn(path: &Path, format: Format) -> Diagnostic {
     }
 }
 
+/// What an answer may have beside words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shows {
+    /// A drawing.
+    pub drawing: bool,
+    /// A step moment by moment.
+    pub step: bool,
+}
+
+impl Shows {
+    const fn has(self, format: Format) -> bool {
+        match format {
+            Format::Svg => self.drawing,
+            Format::Trace => self.step,
+            _ => true,
+        }
+    }
+}
+
 /// Where a report goes and in which form; checked before any work is done.
 #[derive(Debug)]
 pub struct Sink {
@@ -118,12 +137,14 @@ impl Sink {
     /// Reads the flags; `files` are the names behind `-o`.
     ///
     /// # Errors
-    /// A file without a known extension, and one that exists unless it may be overwritten.
-    pub fn new(args: &OutputArgs, files: &[String]) -> Result<Self, Diagnostics> {
+    /// A file without a known extension, one whose form shows what the answer never has, and one that exists unless it may be
+    /// overwritten.
+    pub fn new(args: &OutputArgs, files: &[String], shows: Shows) -> Result<Self, Diagnostics> {
         let mut problems = Diagnostics::new();
         let mut formats = Vec::new();
         for path in files.iter().map(PathBuf::from) {
             match Format::of(&path) {
+                Ok(format) if !shows.has(format) => problems.push(not_drawn(&path, format)),
                 Ok(_) if path.exists() && !args.force => problems.push(exists(&path)),
                 Ok(format) => formats.push((path, format)),
                 Err(problem) => problems.push(problem),

@@ -75,6 +75,11 @@ fn the_manual_names_every_command() {
     for command in ["plan", "ledger", "layout", "train", "man"] {
         assert!(page.contains(&format!("napkin\\-{command}(1)")), "{command}: {page}");
     }
+    // Its flags are those that the command says it has; flags of all stand once.
+    let section =
+        |name: &str| page.split(&format!(".SH NAPKIN {name}\n")).nth(1).unwrap().split("\n.SH ").next().unwrap();
+    assert!(section("LAYOUT").contains("\\-\\-virtual\\-stages") && !section("LEDGER").contains("virtual"));
+    assert_eq!(page.matches("\n\\fB\\-\\-ascii").count(), 1);
     let output = Command::new(env!("CARGO_BIN_EXE_napkin")).args(["man", "legder"]).output().unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("ledger"));
     assert_eq!(output.status.code(), Some(2));

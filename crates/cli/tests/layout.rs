@@ -178,6 +178,9 @@ fn what_cannot_be_is_said_all_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path();
     fs::write(at.join("ds.json"), "{\"train_batch_size\": 64, \"zero_optimization\": {\"stage\": 9}}").expect("a file");
+    fs::write(at.join("empty.sh"), "").expect("a file");
+    fs::write(at.join("odd.sh"), [0u8, 255, 254, 7, 34, 10, 200, 34]).expect("a file");
+    fs::write(at.join("open.sh"), "--tensor-model-parallel-size 8\n--bf16 \"x\n").expect("a file");
     let rows: &[(&str, &[&str])] = &[
         ("layout llama-3.1-8b -n 64 --tp 3 --pp 5", &["T0480", "60 or 75", "T0481", "tp: 2 or 4"]),
         (
@@ -195,6 +198,17 @@ fn what_cannot_be_is_said_all_at_once() {
         ),
         ("plan llama-3.1-8b --hw h100-sxm --network efa-v2", &["--network changes nothing"]),
         ("layout llama-3.1-8b --from-torchtitan a --from-deepspeed b", &["cannot be used with"]),
+        (
+            "layout llama-3.1-8b --from-megatron-args empty.sh -n 8",
+            &["empty.sh", "T0494", "no argument of Megatron-LM"],
+        ),
+        ("layout llama-3.1-8b --from-megatron-args odd.sh -n 8", &["odd.sh", "T0494", "no argument of Megatron-LM"]),
+        ("layout llama-3.1-8b --from-megatron-args open.sh -n 8", &["open.sh:2:8", "this quote is never closed"]),
+        ("layout mixtral-8x7b --hw h100-sxm -n 64 --tp 8 --export nanotron", &["T0491", "nanotron"]),
+        (
+            "layout mixtral-8x7b --hw h100-sxm -n 64 --gbs 256 --export nanotron",
+            &["nanotron runs no layout of this run", "T0491"],
+        ),
     ];
     for (words, parts) in rows {
         let (code, out, err) = run(at, words);

@@ -9,6 +9,7 @@ use napkin_plan::cluster::network;
 use napkin_plan::hardware;
 use napkin_plan::layout::Layout;
 use napkin_plan::layout::estimate::{Cluster, Run};
+use napkin_plan::layout::given::Given;
 use napkin_plan::layout::quick::Book;
 use napkin_plan::layout::search::{Found, Wanted, layouts, search};
 use napkin_plan::model::Model;
@@ -43,7 +44,16 @@ fn run(model: &Model, seq_len: u64) -> Run<'_> {
 const BATCHES: [u64; 2] = [1536, 12288];
 
 fn wanted(global_batch: u64, capacity: Bytes) -> Wanted {
-    Wanted { devices: 1024, global_batch, capacity, micro_batch: u64::MAX, engine: None, most: 5 }
+    Wanted {
+        devices: 1024,
+        global_batch,
+        capacity,
+        micro_batch: u64::MAX,
+        engine: None,
+        most: 5,
+        given: Given::default(),
+        allocator: false,
+    }
 }
 
 fn whole(run: &Run<'_>, global_batch: u64) -> Found {

@@ -14,8 +14,9 @@ use std::sync::OnceLock;
 use units::{Diagnostic, Diagnostics, Flops, Mfu, Params, Seconds, Tokens};
 
 use crate::fleet::Fleet;
+use crate::formulas;
 use crate::phrase;
-use crate::report::{Assumption, Block, Cell, Column, KeyValue, Origin, Report, Row, Table, Value};
+use crate::report::{Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Report, Row, Table, Value};
 use crate::states::ParameterBytes;
 use crate::time::USUAL_MFU;
 
@@ -208,15 +209,65 @@ impl Request {
             .with("device_hours", hours)
             .with("cost_usd", self.price.map(|price| price * hours))
             .with("laws", Value::List(all.iter().map(law).collect()));
+        report.derivations = self.derivations(work, mfu, &all)?;
         report.assumptions.extend(self.fleet.assumptions());
         let from = if self.mfu.is_some() { Origin::Given } else { Origin::Default };
         let value = Cell::Number { value: mfu.get(), decimals: 2 };
         report.assumptions.push(Assumption::new("mfu", "MFU", value, from).flag("--mfu"));
         report.assumptions.push(
+            Assumption::new("recipe", "states", RECIPE.name(), Origin::Default)
+                .why(phrase!["of AdamW, over all devices; activations are not in it"]),
+        );
+        report.assumptions.push(
             Assumption::new("flop_per_token", "FLOP per token", "6 per parameter", Origin::Derived)
                 .why("as the laws count; attention is not in it"),
         );
         Ok(report)
+    }
+
+    /// Compute, and what each law makes of it.
+    fn derivations(&self, work: Flops, mfu: Mfu, all: &[(&Law, Best)]) -> Result<Vec<Derivation>, Diagnostic> {
+        let peak = self.fleet.peak()?.rate;
+        let share = Cell::Number { value: mfu.get(), decimals: 2 };
+        let compute = phrase![self.fleet.devices, " × ", peak, " × ", share, " × ", self.time];
+        let mut derived = vec![
+            formulas::derive("compute", "compute", compute, work),
+            formulas::derive(
+                "device-hours",
+                "device-hours",
+                phrase![self.fleet.devices, " × ", self.time],
+                Cell::Short((self.time.hours() * self.fleet.devices as f64).round() as u128),
+            ),
+        ];
+        let number = |value: f64, decimals| Cell::Number { value, decimals };
+        for (law, best) in all {
+            let (parameters, tokens) = (Params(best.parameters.round() as u64), Tokens(best.tokens.round() as u64));
+            let (id, words) = match law.form {
+                Form::Loss { a, alpha, b, beta, .. } => {
+                    let over = phrase![" / ", number(alpha + beta, 4), ")"];
+                    let first = phrase![
+                        "(",
+                        number(alpha, 4),
+                        " × ",
+                        number(a, 2),
+                        " ÷ (",
+                        number(beta, 4),
+                        " × ",
+                        number(b, 2)
+                    ];
+                    let second =
+                        phrase!["))^(1"].and(over.clone()).and(" × (").and(work).and(" ÷ 6)^(").and(number(beta, 4));
+                    ("optimal-parameters", first.and(second).and(over))
+                }
+                Form::Ratio(ratio) => ("optimal-ratio", phrase!["√(", work, " ÷ (6 × ", number(ratio, 0), "))"]),
+            };
+            let of = format!("parameters ({})", law.display);
+            let by = formulas::derive(of, id, words, parameters);
+            derived.push(Derivation { source: law.source.to_owned(), ..by });
+            let of = format!("tokens ({})", law.display);
+            derived.push(formulas::derive(of, "optimal-tokens", phrase![work, " ÷ (6 × ", parameters, ")"], tokens));
+        }
+        Ok(derived)
     }
 }
 

@@ -8,6 +8,7 @@ mod memory;
 mod rate;
 
 use crate::nearest::nearest;
+use crate::report::{Cell, Derivation, Phrase};
 
 pub use flop::{
     attention_flop_full, flop_per_token, flop_per_tuned_token, matmul_flop, training_flop, training_flop_recomputed,
@@ -116,6 +117,25 @@ pub fn known(id: &'static str) -> &'static Formula {
     find(id).unwrap_or_else(|_| panic!("no formula `{id}`"))
 }
 
+/// A printed number by the formula of that id, with its values; what [`known`] says of ids.
+pub fn derive(
+    of: impl Into<String>,
+    id: &'static str,
+    substituted: impl Into<Phrase>,
+    result: impl Into<Cell>,
+) -> Derivation {
+    let formula = known(id);
+    Derivation {
+        of: of.into(),
+        formula: id,
+        expression: formula.expression.to_owned(),
+        substituted: substituted.into(),
+        result: result.into(),
+        source: formula.source.to_owned(),
+        anchor: formula.anchor,
+    }
+}
+
 /// The product, or `None` on overflow.
 fn product(factors: &[u128]) -> Option<u128> {
     factors.iter().try_fold(1_u128, |product, &factor| product.checked_mul(factor))
@@ -198,6 +218,21 @@ mod tests {
         let mfu = real("mfu", &[3.12e23 / (60.0 * 86_400.0), 768.0, 312e12]);
         assert!((mfu - 0.251).abs() < 0.0005, "{mfu}");
         assert!((real("ridge", &[989.5e12, 3.35e12]) - 295.4).abs() < 0.05);
+        // The lecture backwards: 70 B parameters on 15 T tokens in 143.93 days on 1,024 H100 at half of their peak.
+        let compute = real("compute", &[1024.0, 989.5e12, 0.5, 143.93 * 86_400.0]);
+        assert!((compute / 6.3e24 - 1.0).abs() < 1e-4, "{compute}");
+        assert_eq!(real("devices", &[6.3e24, 989.5e12, 0.5, 144.0 * 86_400.0]), 1024.0);
+        // Hoffmann et al. 2022, section 3.4: 40 B parameters at the compute of Gopher by approach 3; Chinchilla has 70 B and 1.4 T.
+        let optimal = real("optimal-parameters", &[5.76e23, 406.4, 0.34, 410.7, 0.28]);
+        assert!((30e9..45e9).contains(&optimal), "{optimal}");
+        let chinchilla = real("optimal-ratio", &[5.76e23, 20.0]);
+        assert!(
+            (69e9..70e9).contains(&chinchilla)
+                && (real("optimal-tokens", &[5.76e23, chinchilla]) - 1.39e12).abs() < 0.01e12
+        );
+        assert_eq!(real("steps", &[1e9 + 1.0, 1000.0, 1000.0, 2.0]), 2002.0);
+        assert_eq!(real("step", &[8.0, 1.0, 0.5, 0.25, 0.25, 0.1]), 11.0);
+        assert_eq!((real("again", &[1.0, 3.0]), exact("device", &[5, 2])), (1.0 / 3.0, Some(7)));
     }
 
     #[test]

@@ -12,10 +12,11 @@ use tensor::{KeepSet, Op, Phase, Role, Trace};
 use units::{Bytes, Diagnostics, Flops};
 
 use crate::blocks::Blocks;
+use crate::formulas;
 use crate::ledger::{Ledger, Request};
 use crate::model::{Model, pattern, trace};
 use crate::phrase;
-use crate::report::{Cell, Column, Report, Row, Table, Value, Verdict};
+use crate::report::{Cell, Column, Derivation, Report, Row, Table, Value, Verdict};
 
 /// A result of a block that may be kept.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +44,8 @@ pub struct Point {
     pub model: Flops,
     /// Contractions done again in a step.
     pub again: Flops,
+    /// The lines of the peak, each as the sum of its tensors.
+    pub lines: Vec<Derivation>,
 }
 
 /// Results of the first block that backward asks for, best to keep first.
@@ -136,7 +139,8 @@ fn point(spec: &ModelSpec, request: &Request<'_>, recompute: Recompute, kept: St
     let flop = |of: &dyn Fn(Phase) -> bool| Flops(traced.trace.cost(|e| of(e.phase)).matmul / steps);
     let model = flop(&|phase| matches!(phase, Phase::Forward | Phase::Backward));
     let again = flop(&|phase| phase == Phase::Recompute);
-    Ok(Point { recompute, kept, peak_bytes: ledger.peak_bytes, model, again })
+    let lines = crate::ledger::derivations(&ledger);
+    Ok(Point { recompute, kept, peak_bytes: ledger.peak_bytes, model, again, lines })
 }
 
 /// The frontier as a report; with a budget, which point is within it.
@@ -203,6 +207,18 @@ pub fn report(model: &Model, request: &Request<'_>, budget: Option<Bytes>) -> Re
     };
     report.result =
         Value::map().with("frontier", Value::List(points.iter().map(value).collect())).with("budget_bytes", capacity);
+    // Of the point that is answered, or of both ends.
+    let shown: Vec<&Point> = match (capacity, best) {
+        (Some(_), Some(best)) => vec![best],
+        _ => points.first().into_iter().chain(points.last()).collect(),
+    };
+    for point in shown {
+        let named = |one: &Derivation| Derivation { of: format!("{} of {}", one.of, name(point)), ..one.clone() };
+        report.derivations.extend(point.lines.iter().map(named));
+        let (again, model) = (point.again, point.model);
+        let of = format!("hardware FLOP of {}", name(point));
+        report.derivations.push(formulas::derive(of, "again", phrase![again, " ÷ ", model], more(point)));
+    }
     report.warnings = model.step_warnings(&request.options);
     report.assumptions = model.assumptions();
     report.assumptions.extend(crate::flops::step_assumptions(&request.options));

@@ -45,7 +45,12 @@ pub struct Levers {
     pub each: Vec<Lever>,
     /// The fewest changes together that are enough, where none alone is: pairs, the cheapest first, or one set of more.
     pub together: Vec<Lever>,
+    /// How many pairs leave room for parameters, gradients and states: of these the cheapest that are enough are in `together`.
+    pub pairs: usize,
 }
+
+/// Most changes that people are shown, where those that are enough are not more.
+const MOST_SHOWN: usize = 8;
 
 /// Most pairs of changes that are enough and are shown.
 const MOST_PAIRS: usize = 3;
@@ -103,9 +108,11 @@ impl Levers {
         if judged {
             columns.push(Column::left("enough"));
         }
-        let title = if judged { "changes that free memory, the cheapest first" } else { "levers, the cheapest first" };
-        let mut table = Table::new(title, columns);
-        for lever in self.all() {
+        let title = if judged { "changes that free memory" } else { "levers" };
+        let last = self.all().any(|lever| lever.other_numbers) && self.all().any(|lever| !lever.other_numbers);
+        let order = if last { ", the cheapest first, other numbers last" } else { ", the cheapest first" };
+        let mut table = Table::new(format!("{title}{order}"), columns);
+        for lever in self.shown() {
             let taken = lever.taken;
             let mut cells: Vec<Cell> = vec![lever.flag.as_str().into(), Bytes(taken.bytes).into(), self.frees(lever)];
             if timed {
@@ -118,6 +125,41 @@ impl Levers {
             table.rows.push(Row::new(cells).note(phrase![lever.effect.as_str()]));
         }
         table
+    }
+
+    /// Those that people are shown: where the run does not fit, all that are enough and so many of the others as there is room for,
+    /// those that free most.
+    fn shown(&self) -> Vec<&Lever> {
+        let enough = self.all().filter(|lever| lever.taken.fits).count();
+        let mut others: Vec<u64> =
+            self.all().filter(|lever| !lever.taken.fits).map(|lever| lever.taken.bytes).collect();
+        others.sort_unstable();
+        let room = if self.now.fits { usize::MAX } else { MOST_SHOWN.saturating_sub(enough).max(1) };
+        let most = others.get(room.saturating_sub(1)).or(others.last()).copied().unwrap_or(u64::MAX);
+        self.all().filter(|lever| lever.taken.fits || lever.taken.bytes <= most).collect()
+    }
+
+    /// What is not shown.
+    fn left_out(&self) -> Vec<Phrase> {
+        let left = self.all().count() - self.shown().len();
+        let mut notes = Vec::new();
+        if left > 0 {
+            notes.push(phrase![
+                left as u64,
+                if left == 1 { " change" } else { " changes" },
+                " that free less, with --json"
+            ]);
+        }
+        if self.pairs > self.together.len() && !self.together.is_empty() {
+            let (shown, all) = (self.together.len() as u64, self.pairs as u64);
+            notes.push(phrase![
+                shown,
+                " of ",
+                all,
+                " pairs of changes that may be enough, the cheapest by their parts; the others are not traced"
+            ]);
+        }
+        notes
     }
 
     fn frees(&self, lever: &Lever) -> Cell {
@@ -140,11 +182,15 @@ impl Levers {
     }
 
     /// What to do, where the run does not fit.
-    pub fn advice(&self) -> Option<Phrase> {
-        (!self.now.fits).then(|| match self.enough() {
+    pub fn advice(&self) -> Vec<Phrase> {
+        if self.now.fits {
+            return Vec::new();
+        }
+        let best = match self.enough() {
             Some(lever) => phrase!["the cheapest that is enough: ", lever.flag.as_str()],
             None => phrase!["nothing here is enough: more devices, or a smaller model"],
-        })
+        };
+        std::iter::once(best).chain(self.left_out()).collect()
     }
 }
 
@@ -164,9 +210,9 @@ pub fn find(measure: &dyn Measure, from: &Setup) -> Result<Levers, Diagnostics> 
     }
     turned.sort_by(|(a, _), (b, _)| Lever::cheaper(a, b));
     let mut levers =
-        Levers { now, each: turned.iter().map(|(lever, _)| lever.clone()).collect(), together: Vec::new() };
+        Levers { now, each: turned.iter().map(|(lever, _)| lever.clone()).collect(), together: Vec::new(), pairs: 0 };
     if !now.fits && levers.enough().is_none() {
-        levers.together = pairs(measure, from, now, &turned);
+        (levers.together, levers.pairs) = pairs(measure, from, now, &turned);
         if levers.together.is_empty() {
             levers.together.extend(along(measure, from, now.bytes));
         }
@@ -196,8 +242,8 @@ fn trained(spec: &ModelSpec) -> u64 {
     parameters(spec).map_or(0, |all| all.iter().map(|param| param.elements).sum())
 }
 
-/// Pairs of knobs that are enough, the cheapest first.
-fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Change)]) -> Vec<Lever> {
+/// Pairs of knobs that are enough, the cheapest first; and how many may be.
+fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Change)]) -> (Vec<Lever>, usize) {
     let (spec, words) = (measure.spec(), measure.words());
     let parameters = trained(spec);
     let mut waiting = Vec::new();
@@ -215,6 +261,7 @@ fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Chan
         }
     }
     waiting.sort_by(|((a, cost), ..), ((b, other), ..)| a.cmp(b).then(cost.total_cmp(other)));
+    let may_be = waiting.len();
     let mut found = Vec::new();
     for (_, effect, second) in waiting {
         let Some(taken) = take(measure, &second.setup).filter(|taken| taken.fits) else { continue };
@@ -225,7 +272,7 @@ fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Chan
         }
     }
     found.sort_by(Lever::cheaper);
-    found
+    (found, may_be)
 }
 
 /// Makes changes one after the other, the cheapest by rule first, until the run fits.
@@ -266,7 +313,7 @@ pub fn strongest(spec: &ModelSpec, request: &Request<'_>) -> Result<Levers, Diag
         }
     }
     each.sort_by_key(|lever| lever.taken.bytes);
-    Ok(Levers { now, each, together: Vec::new() })
+    Ok(Levers { now, each, together: Vec::new(), pairs: 0 })
 }
 
 #[cfg(test)]

@@ -110,6 +110,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     report.warnings.extend(device.warning());
     report.notes.extend(device.remedy(Blocks::of(&model.spec.names), &traced, &ledger, request));
     report.notes.extend(device.gaps(model, &traced, &ledger, request));
+    report.notes.extend(levers.advice());
     report.assumptions = model.assumptions();
     report.assumptions.extend(step_assumptions(&request.options));
     report.assumptions.extend(ledger::assumptions(request));

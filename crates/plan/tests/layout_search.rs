@@ -2,16 +2,20 @@
 //! that it puts behind another is better.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use napkin_plan::allocator::Process;
 use napkin_plan::cluster::network;
 use napkin_plan::cluster::step::StepTime;
 use napkin_plan::handover::{self, Engine};
 use napkin_plan::hardware;
 use napkin_plan::layout::estimate::{Cluster, Run};
+use napkin_plan::layout::given::Given;
 use napkin_plan::layout::quick::Book;
 use napkin_plan::layout::search::{Wanted, layouts, search};
 use napkin_plan::layout::{ContextParallel, Layout, Schedule, check, rank};
-use napkin_plan::ledger::Ledger;
+use napkin_plan::ledger::{self, Ledger, Request};
 use napkin_plan::model::Model;
+use napkin_plan::on_device::OnDevice;
+use napkin_plan::runtime;
 use napkin_plan::sharding::Sharding;
 use nn::step::{Precision, StepOptions};
 use nn::{Offload, Profile, Recompute};
@@ -34,12 +38,25 @@ fn step() -> StepOptions {
 }
 
 fn run(model: &Model) -> Run<'_> {
+    run_of(model, step())
+}
+
+fn run_of(model: &Model, step: StepOptions) -> Run<'_> {
     let (hardware, network) = (hardware::find("h100-sxm").unwrap(), network::find("infiniband-ndr").unwrap());
-    Run::new(model, step(), None, Cluster { hardware, per_node: 8, network }).unwrap()
+    Run::new(model, step, None, Cluster { hardware, per_node: 8, network }).unwrap()
 }
 
 fn wanted(devices: u64, capacity: u64) -> Wanted {
-    Wanted { devices, global_batch: 32, capacity: Bytes(capacity), micro_batch: 4, engine: None, most: usize::MAX }
+    Wanted {
+        devices,
+        global_batch: 32,
+        capacity: Bytes(capacity),
+        micro_batch: 4,
+        engine: None,
+        most: usize::MAX,
+        given: Given::default(),
+        allocator: false,
+    }
 }
 
 /// What tells layouts of a search apart.
@@ -119,11 +136,13 @@ fn every_legal_layout_is_looked_at_once() {
 }
 
 /// What is looked at by multiplication is what a whole trace of the layout says.
-fn agrees(book: &mut Book<'_>, run: &Run<'_>, layout: &Layout) {
+///
+/// Gives whether it can be traced at all.
+fn agrees(book: &mut Book<'_>, run: &Run<'_>, layout: &Layout) -> bool {
     let (traces, look) = (run.traces(layout), book.look(layout));
     let (traces, look) = match (traces, look) {
         (Ok(traces), Ok(look)) => (traces, look),
-        (Err(_), Err(_)) => return,
+        (Err(_), Err(_)) => return false,
         (traces, look) => panic!("{layout}: {:?} {look:?}", traces.map(|_| ())),
     };
     let own = run.estimate(layout, &traces).unwrap();
@@ -135,6 +154,153 @@ fn agrees(book: &mut Book<'_>, run: &Run<'_>, layout: &Layout) {
         assert!((quick - traced).abs() <= 1e-9 * whole, "{layout:?}: {:?} {:?}", look.time, own.time);
     }
     assert!(look.seen.at_least <= whole * (1.0 + 1e-9) && whole <= look.seen.at_most * (1.0 + 1e-9), "{layout}");
+    true
+}
+
+/// Layouts that turn every knob, and some of them together.
+fn knobs() -> Vec<Layout> {
+    let plain = || Layout { micro_batch: 2, grad_accum: 4, ..Layout::default() };
+    let (ring, exchange) = (ContextParallel::Ring, ContextParallel::AllToAll);
+    let interleaved = |pp, chunks| Layout {
+        pp,
+        virtual_stages: chunks,
+        schedule: Schedule::Interleaved,
+        grad_accum: 2 * pp,
+        ..plain()
+    };
+    let activations = Offload { activations: true, optimizer: false };
+    vec![
+        plain(),
+        Layout { dp: 4, zero: 1, ..plain() },
+        Layout { dp: 4, zero: 2, grad_accum: 1, ..plain() },
+        Layout { dp: 4, zero: 3, ..plain() },
+        Layout { pp: 2, ..plain() },
+        Layout { pp: 3, dp: 2, zero: 1, grad_accum: 7, schedule: Schedule::ZeroBubble, ..plain() },
+        Layout { pp: 2, schedule: Schedule::GPipe, ..plain() },
+        interleaved(2, 2),
+        interleaved(3, 2),
+        Layout { cp: 2, context: ring, ..plain() },
+        Layout { cp: 2, context: exchange, ..plain() },
+        Layout { cp: 4, context: ring, dp: 2, zero: 3, micro_batch: 1, ..plain() },
+        Layout { cp: 2, context: ring, pp: 2, recompute: Recompute::Full, ..plain() },
+        Layout { cp: 2, context: exchange, tp: 2, sp: true, zero: 1, ..plain() },
+        Layout { tp: 2, ..plain() },
+        Layout { tp: 2, sp: true, pp: 2, dp: 2, zero: 1, ..plain() },
+        Layout { recompute: Recompute::Selective, micro_batch: 1, ..plain() },
+        Layout { recompute: Recompute::Full, dp: 2, zero: 2, micro_batch: 3, ..plain() },
+        Layout { offload: activations, pp: 2, ..plain() },
+        Layout { ep: 2, dp: 2, zero: 1, ..plain() },
+    ]
+}
+
+/// Ranks that share a sequence, of both ways to see the rest of it; the search of short sequences has none of them.
+#[test]
+fn ranks_that_share_a_sequence_are_looked_at_as_they_are() {
+    for kind in ["llama", "mixtral"] {
+        let model = model(kind);
+        let run = run(&model);
+        let wanted = |cp| {
+            let given = Given { cp: Some(cp), ..Given::default() };
+            Wanted { given, ..wanted(8, u64::MAX) }
+        };
+        let mut book = Book::new(&run);
+        for cp in [2, 4] {
+            let all = layouts(&run, &wanted(cp));
+            assert!(all.iter().all(|layout| layout.cp == cp) && all.len() > 100, "{kind} cp {cp}: {}", all.len());
+            let some = all.iter().step_by(all.len() / 60);
+            let traced = some.clone().filter(|layout| agrees(&mut book, &run, layout)).count();
+            assert!(traced > some.len() / 2, "{kind} cp {cp}: {traced}");
+        }
+    }
+}
+
+/// Blocks of several kinds, in the order of their families: attention between states, shared blocks, experts in every other one.
+#[test]
+fn hybrid_families_are_looked_at_as_they_are() {
+    // Layouts of each that can be traced at least: parts of states are not divided over ranks yet, and few blocks not over many
+    // stages.
+    let rows = [
+        ("jamba", 8),
+        ("bamba", 8),
+        ("falcon_h1", 8),
+        ("granitemoehybrid", 8),
+        ("nemotron_h", 8),
+        ("zamba2", 6),
+        ("qwen3_next", 8),
+        ("olmo_hybrid", 8),
+        ("lfm2", 8),
+        ("recurrent_gemma", 8),
+        ("gemma3_text", 12),
+        ("deepseek_v3", 12),
+        ("gpt_oss", 11),
+        ("llama4_text", 11),
+        ("gpt2", 12),
+    ];
+    let mut few = Vec::new();
+    for (family, least) in rows {
+        let path = format!("{}/../nn/tests/data/tiny/{family}.json", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read(path).unwrap();
+        let key = if String::from_utf8_lossy(&text).contains("n_layer") { "n_layer" } else { "num_hidden_layers" };
+        let of = |set: &[(String, String)]| Model::from_text(family, family, &text, set, None);
+        // A config that lists its blocks keeps them.
+        let model = of(&[(key.to_owned(), "12".to_owned())]).or_else(|_| of(&[])).unwrap();
+        let run = run_of(&model, StepOptions { seq_len: 16, ..step() });
+        let mut book = Book::new(&run);
+        let traced = knobs().iter().filter(|layout| agrees(&mut book, &run, layout)).count();
+        few.extend(
+            (traced < least).then(|| format!("{family}: {traced} of {}, {} blocks", knobs().len(), model.spec.depth())),
+        );
+    }
+    assert!(few.is_empty(), "{few:?}");
+}
+
+/// Of a run that only replicas divide, the device with its allocator is the ledger's.
+#[test]
+fn the_allocator_is_that_of_the_ledger() {
+    let model = model("llama");
+    let run = run(&model);
+    let hardware = run.cluster.hardware;
+    for (zero, dp, micro_batch, grad_accum) in [(0, 1, 1, 1), (0, 4, 2, 3), (1, 8, 4, 1), (2, 8, 1, 2), (3, 8, 2, 1)] {
+        let layout = Layout { dp, zero, micro_batch, grad_accum, ..Layout::default() };
+        let (_, estimate) = run.whole(&layout).unwrap();
+        let request = Request {
+            options: StepOptions { batch: micro_batch, grad_accum_steps: grad_accum, steps: 2, warm: false, ..step() },
+            sharding: Sharding::new(zero, dp),
+            hardware: Some(hardware),
+            runtime: runtime::bytes(hardware, dp),
+            runtime_given: false,
+            process: Some(Process { workspace: runtime::workspace(hardware), ..Process::default() }),
+            depth: 1,
+            timeline: false,
+        };
+        let (ledger, traced) = ledger::ledger(&model, &request).unwrap();
+        let device = OnDevice::of(&model, &traced, &ledger, &request);
+        assert_eq!(estimate.total(), device.total, "{layout}");
+        assert!(estimate.total() > estimate.device && estimate.fits(hardware.capacity()), "{layout}");
+        let room = |bytes: u64| estimate.fits(Bytes(bytes));
+        assert!(room(device.total.get()) && !room(device.total.get() - 1), "{layout}");
+    }
+}
+
+/// What is named has room with its allocator: the best by its tensors is not, where it has not.
+#[test]
+fn what_is_named_has_room_with_its_allocator() {
+    let model = model("llama");
+    let run = run(&model);
+    let wanted = Wanted { most: 3, global_batch: 16, ..wanted(4, u64::MAX) };
+    let named = |allocator, capacity| search(&run, &Wanted { allocator, capacity: Bytes(capacity), ..wanted }).unwrap();
+    let best = named(true, u64::MAX).best[0].clone();
+    // Room for its tensors, and not for what is reserved for them.
+    let capacity = best.1.total().get() - 1;
+    assert!(best.1.device.get() <= capacity);
+    assert_eq!(named(false, capacity).best[0].0, best.0);
+    let found = named(true, capacity);
+    assert!(
+        found.best.len() == 3
+            && found.best.iter().all(|(layout, one)| *layout != best.0 && one.total().get() <= capacity)
+    );
+    let front: Vec<u64> = found.front.iter().map(|(_, one)| one.total().get()).collect();
+    assert!(front.iter().all(|bytes| *bytes <= capacity) && front.is_sorted_by(|a, b| a > b), "{front:?}");
 }
 
 #[test]

@@ -8,10 +8,10 @@ use plan::fleet::Fleet;
 use plan::handover::Engine;
 use plan::hardware::Precision;
 use plan::layout::estimate::{Cluster, Run};
-use plan::report::Report;
+use plan::report::{Assumption, Origin, Report};
 use units::{Diagnostic, Diagnostics, Mfu, Seconds, Tokens};
 
-use crate::layout_args::ClusterArgs;
+use crate::layout_args::{ClusterArgs, first};
 use crate::parse::{Reader, days, dollars, some};
 use crate::step::{WorkArgs, word};
 
@@ -176,7 +176,7 @@ impl Afford {
         read.no_effect(&idle, "the time of a step is predicted, layout by layout");
         let model = self.work.model.as_deref().and_then(|name| self.work.reading.read(&mut read, name));
         let tokens = read.required(said.tokens, self.tokens.is_some(), "--tokens", "1T");
-        let gbs = read.flag_with("--gbs", self.gbs.as_deref(), some).unwrap_or(1024);
+        let gbs = read.flag_with("--gbs", self.gbs.as_deref(), some);
         let seq_len = read.flag_with("--seq-len", self.work.seq_len.as_deref(), some);
         let recipe = word::<Recipe>(&mut read, "--precision", self.precision.as_deref());
         let cluster = self.cluster.read(&mut read);
@@ -191,8 +191,18 @@ impl Afford {
         let all = model.zip(tokens).zip(cluster).zip(hardware.zip(spend));
         let (((model, tokens), (network, per_node)), (hardware, spend)) = read.finish(all)?;
         let longest = model.spec.max_positions.unwrap_or(4096).min(4096);
-        let recipe = recipe.unwrap_or(Recipe::Bf16MasterFp32Grads);
-        let step = StepOptions::usual(seq_len.unwrap_or(longest), Profile::Fused, recipe);
+        let (seq_len, len_from) = first(seq_len, None, longest);
+        let (recipe, recipe_from) = first(recipe, None, Recipe::Bf16MasterFp32Grads);
+        let (gbs, gbs_from) = first(gbs, None, 1024);
+        let step = StepOptions::usual(seq_len, Profile::Fused, recipe);
+        let taken = vec![
+            Assumption::new("global_batch", "sequences of a step", gbs, gbs_from).flag("--gbs"),
+            Assumption::new("seq_len", "sequence length", Tokens(seq_len), len_from).flag("--seq-len"),
+            Assumption::new("precision", "precision", recipe.name(), recipe_from).flag("--precision"),
+            Assumption::new("optimizer", "optimizer", step.optimizer.to_string(), Origin::Default),
+            Assumption::new("most_micro_batch", "micro-batch", "at most 2", Origin::Default)
+                .why("larger ones are not looked at"),
+        ];
         let cluster = Cluster { hardware: &hardware, per_node, network };
         let run = Run::new(&model, step, Some(Engine::Megatron), cluster)?;
         let request = soonest::Request {
@@ -203,6 +213,7 @@ impl Afford {
             spend,
             deadline: said.deadline,
             price: said.price(),
+            said: taken,
         };
         request.report()
     }

@@ -10,6 +10,7 @@ use plan::handover::{self, Engine, Export, Run, Taken};
 use plan::hardware::Hardware;
 use plan::layout::answer;
 use plan::layout::estimate::{Cluster, Estimate, Run as Measured};
+use plan::layout::given::Given;
 use plan::layout::report::{Request, report};
 use plan::layout::search::Wanted;
 use plan::layout::{self, ContextParallel, Layout as Divided, Schedule};
@@ -20,7 +21,7 @@ use units::{Diagnostic, Diagnostics};
 use crate::layout_args::{ClusterArgs, FromArgs, first, over};
 use crate::model_args::ModelArgs;
 use crate::parse::{Reader, count, some};
-use crate::step::word;
+use crate::step::{stage, word};
 
 /// How a run is divided over devices, to and from the engines people run.
 #[derive(Debug, Args)]
@@ -37,13 +38,13 @@ pub struct Layout {
     /// Write the configuration of megatron, torchtitan, deepspeed, fsdp or nanotron: to standard output, or to the file of -o
     #[arg(long, value_name = "ENGINE")]
     pub export: Option<String>,
-    /// The accelerator: memory and time of the layout; without a layout, the best of all
+    /// The accelerator: memory and time of the layout; with --gbs, the best of all
     #[arg(long, value_name = "NAME")]
     pub hw: Option<String>,
     /// The nodes
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Sequences of a step, over all replicas, where the best layout is looked for
+    /// Sequences of a step, over all replicas: the best layout is looked for, of those that have the parts given
     #[arg(long, value_name = "N")]
     pub gbs: Option<String>,
     /// Largest micro-batch that is tried [default: all that divide the sequences of a replica]
@@ -155,6 +156,8 @@ struct Question {
     search: Option<u64>,
     most_micro_batch: u64,
     top: usize,
+    /// What of a layout is not looked for.
+    given: Given,
     /// What the layout takes, once that is answered.
     estimate: Option<Estimate>,
 }
@@ -182,6 +185,8 @@ impl Question {
             micro_batch: self.most_micro_batch,
             engine: run.engine,
             most: self.top,
+            given: self.given,
+            allocator: true,
         };
         let (report, found) = answer::best(&run, &wanted)?;
         match found.best.into_iter().next() {
@@ -203,7 +208,7 @@ impl Question {
             precision: self.precision.0,
             devices_per_node: self.devices_per_node,
             steps: self.steps,
-            memory: self.estimate.as_ref().map(|estimate| estimate.device),
+            memory: self.estimate.as_ref().map(Estimate::total),
             step_time: self.estimate.as_ref().map(Estimate::seconds),
         };
         handover::export(engine, &self.layout, &run)
@@ -221,6 +226,10 @@ impl Question {
             seq_len: self.seq_len,
             precision: self.precision,
         };
+        if let Some(engine) = self.engine {
+            // What the engine cannot express is said before the layout is traced.
+            self.export(engine)?;
+        }
         let mut report = report(&request)?;
         self.estimate = self.run()?.map(|run| answer::add(&mut report, &run, &self.layout)).transpose()?;
         report.warnings.extend(self.warnings.iter().cloned());
@@ -251,6 +260,11 @@ impl Layout {
         Ok(report)
     }
 
+    /// Whether a layout is looked for.
+    pub fn searches(&self) -> bool {
+        self.hw.is_some() && self.gbs.is_some() && self.from.engine().is_none()
+    }
+
     fn question(&self, mut read: Reader<'_>) -> Result<Question, Diagnostics> {
         let model = self.model.read(&mut read);
         let devices = read.flag_with("--devices", self.devices.as_deref(), some);
@@ -265,10 +279,13 @@ impl Layout {
         let gbs = read.flag_with("--gbs", self.gbs.as_deref(), some);
         let most_micro_batch = read.flag_with("--most-micro-batch", self.most_micro_batch.as_deref(), some);
         let top = read.flag_with("--top", self.top.as_deref(), some);
-        let given = self.degrees.given() || self.from.engine().is_some();
+        // With the sequences of a step, the rest of a layout is looked for; without them it is the one that is given.
+        let searches = self.searches();
+        let given = !searches && (self.degrees.given() || self.from.engine().is_some());
         if self.hw.is_some() && !given {
             read.required(gbs, self.gbs.is_some(), "--gbs", "1024");
             read.required(devices, self.devices.is_some(), "-n", "64");
+            read.no_effect(&self.degrees.not_searched(), "the best layout is looked for");
         } else {
             let idle = [
                 ("--gbs", self.gbs.is_some()),
@@ -283,7 +300,16 @@ impl Layout {
             read.no_effect(&[&self.cluster.given()[..1], &idle].concat(), "no device is named by --hw");
         }
         let taken = self.from.read(&mut read, model.as_ref(), devices);
-        let layout = self.degrees.read(&mut read, taken.as_ref(), devices);
+        let (layout, searched) = if searches {
+            (Divided::default(), self.degrees.searched(&mut read))
+        } else {
+            (self.degrees.read(&mut read, taken.as_ref(), devices), Given::default())
+        };
+        if !searches {
+            self.degrees.idle(&mut read, &layout);
+        }
+        let devices_of_run = devices.unwrap_or(layout.devices());
+        self.cluster.whole_nodes(&mut read, devices_of_run);
         let longest = model.as_ref().and_then(|model| model.spec.max_positions).unwrap_or(4096).min(4096);
         let seq_len = first(seq_len, taken.as_ref().and_then(|taken| taken.seq_len), longest);
         if let Some(model) = model.as_ref().filter(|_| given || self.hw.is_none()) {
@@ -306,7 +332,8 @@ impl Layout {
             engine,
             from: self.from.engine(),
             network,
-            search: gbs.filter(|_| hardware.is_some()),
+            search: gbs.filter(|_| searches),
+            given: searched,
             hardware,
             most_micro_batch: most_micro_batch.unwrap_or(u64::MAX),
             estimate: None,
@@ -340,6 +367,51 @@ impl Degrees {
         switches || words.into_iter().any(Option::is_some)
     }
 
+    /// Flags that say nothing where the rest of a layout is looked for, each with whether it was given.
+    fn not_searched(&self) -> [(&'static str, bool); 3] {
+        [("--blocks", !self.blocks.is_empty()), ("--shard", self.shard.is_some()), ("--no-reshard", self.no_reshard)]
+    }
+
+    /// The parts that are given of a layout whose rest is looked for.
+    fn searched(&self, read: &mut Reader<'_>) -> Given {
+        let mut number = |flag, text: &Option<String>| read.flag_with(flag, text.as_deref(), some);
+        let numbers = Given {
+            dp: number("--dp", &self.dp),
+            tp: number("--tp", &self.tp),
+            cp: number("--cp", &self.cp),
+            ep: number("--ep", &self.ep),
+            etp: number("--etp", &self.etp),
+            pp: number("--pp", &self.pp),
+            virtual_stages: number("--virtual-stages", &self.virtual_stages),
+            micro_batch: number("--micro-batch", &self.micro_batch),
+            grad_accum: number("--grad-accum", &self.grad_accum),
+            ..Given::default()
+        };
+        Given {
+            sp: self.sp.then_some(true),
+            context: self.cp_all_to_all.then_some(ContextParallel::AllToAll),
+            schedule: word(read, "--schedule", self.schedule.as_deref()),
+            zero: read.flag_with("--zero", self.zero.as_deref(), stage),
+            recompute: word(read, "--recompute", self.recompute.as_deref()),
+            offload: word(read, "--offload", self.offload.as_deref()),
+            ..numbers
+        }
+    }
+
+    /// Refuses flags that the layout has no use for.
+    fn idle(&self, read: &mut Reader<'_>, layout: &Divided) {
+        let schedule = self.schedule.is_some() && layout.pp == 1;
+        let idle = [
+            ("--shard", self.shard.is_some() && layout.zero == 0, "zero 0 divides nothing over replicas"),
+            ("--no-reshard", self.no_reshard && layout.zero < 3, "no parameters are gathered below zero 3"),
+            ("--cp-all-to-all", self.cp_all_to_all && layout.cp == 1, "no ranks share a sequence without --cp"),
+            ("--schedule", schedule, "there is no pipeline without --pp"),
+        ];
+        for (flag, is_idle, why) in idle {
+            read.no_effect(&[(flag, is_idle)], why);
+        }
+    }
+
     /// What the flags say, over what a file says.
     fn read(&self, read: &mut Reader<'_>, taken: Option<&Taken>, devices: Option<u64>) -> Divided {
         let mut layout = taken.map(|taken| taken.layout.clone()).unwrap_or_default();
@@ -363,8 +435,8 @@ impl Degrees {
             Some(devices) if self.dp.is_none() && taken.is_none() => layout.fill(devices),
             _ => set("--dp", &self.dp, &mut layout.dp),
         }
-        if let Some(zero) = read.flag_with("--zero", self.zero.as_deref(), count) {
-            layout.zero = u8::try_from(zero).unwrap_or(u8::MAX);
+        if let Some(zero) = read.flag_with("--zero", self.zero.as_deref(), stage) {
+            layout.zero = zero;
         }
         layout.shard = read.flag_with("--shard", self.shard.as_deref(), some).or(layout.shard);
         layout.sp |= self.sp;

@@ -117,6 +117,18 @@ impl Question {
         }
     }
 
+    /// Whether its answer may have a drawing.
+    pub fn draws(&self) -> bool {
+        match self {
+            Self::Ledger(_) | Self::Flops(_) | Self::Time(_) => true,
+            Self::Plan(plan) => plan.from.engine().is_none(),
+            Self::Report(report) => report.plan.from.engine().is_none(),
+            Self::Layout(layout) => layout.searches(),
+            Self::Dtype(dtype) => !dtype.table,
+            _ => false,
+        }
+    }
+
     /// The engine that `layout` writes a configuration for.
     pub fn exports(&self) -> Option<&str> {
         match self {

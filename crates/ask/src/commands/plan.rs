@@ -76,6 +76,7 @@ impl Plan {
     ) -> Result<T, Diagnostics> {
         let model = self.model.read(&mut read);
         let fleet = read.fleet_in(&self.fleet.at_least(self.layout.dp.as_ref()), self.step.arithmetic());
+        self.run.need_tokens(&mut read);
         let Run { tokens, pace, price } = self.run.read(&mut read);
         let hardware = fleet.as_ref().map(|f| f.hardware.clone());
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
@@ -96,6 +97,7 @@ impl Plan {
         let hardware = read.required(hardware, device.hw.is_some(), "--hw", "h100-sxm");
         let devices = read.flag_with("--devices", device.devices.as_deref(), some);
         let cluster = self.cluster.read(&mut read);
+        self.run.need_tokens(&mut read);
         let Run { tokens, pace, price } = self.run.read(&mut read);
         let idle = [
             ("--profile", self.step.profile.is_some()),
@@ -110,6 +112,8 @@ impl Plan {
         read.no_effect(&idle, "the configuration of an engine says how the run is made");
         let given = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let taken = self.from.read(&mut read, model.as_ref(), devices);
+        let of_run = devices.or(taken.as_ref().map(|taken| taken.layout.devices()));
+        self.cluster.whole_nodes(&mut read, of_run.unwrap_or(0));
         let layout = taken.as_ref().map(|taken| self.over(&mut read, taken.layout.clone()));
         let all = model.zip(hardware).zip(cluster).zip(layout.zip(taken));
         let (((model, hardware), (network, per_node)), (layout, taken)) = read.finish(all)?;

@@ -26,7 +26,7 @@ pub use completions::{Completions, Manual};
 
 use crate::args::OutputArgs;
 use crate::disk::DISK;
-use crate::output::{save, shows_a_step};
+use crate::output::{Shows, save, shows_a_step};
 
 /// What the program is asked.
 #[derive(Debug, Subcommand)]
@@ -71,6 +71,16 @@ impl Command {
             Self::Tokenize(_) => true,
             Self::Question(question) => question.exports().is_some(),
             _ => false,
+        }
+    }
+
+    /// Whether its answer may have a drawing, and whether it may have a step moment by moment.
+    pub fn shows(&self) -> Shows {
+        match self {
+            Self::Question(question) => {
+                Shows { drawing: question.draws(), step: matches!(**question, Question::Ledger(_)) }
+            }
+            _ => Shows { drawing: false, step: false },
         }
     }
 

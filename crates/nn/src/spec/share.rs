@@ -199,5 +199,8 @@ fn moe_part(moe: &mut MoeSpec, ranks: Ranks, problems: &mut Vec<String>) {
     refuse(moe.zero_experts > 0, "a mixture with experts that return their input");
     refuse(moe.everywhere, "a mixture that weighs tokens before its experts");
     refuse(ranks.etp > 1 && moe.expert_bias, "a bias of an expert's output");
-    refuse(ranks.tp > 1 && !ranks.sp, "a mixture behind a stream that all ranks hold whole (tp without sp)");
+    refuse(
+        ranks.tp > 1 && !ranks.sp,
+        "a mixture behind a stream that all ranks hold whole (tp without sp; with sp it is)",
+    );
 }

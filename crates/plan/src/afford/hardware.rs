@@ -4,6 +4,7 @@ use nn::optim::Kind as Rule;
 use units::{Bytes, Diagnostic, Diagnostics, Mfu, Seconds, Tokens};
 
 use super::RECIPE;
+use crate::formulas;
 use crate::hardware::{Hardware, Kind, Precision, table};
 use crate::phrase;
 use crate::report::{Assumption, Cell, Column, Origin, Report, Row, Table, Value, Verdict};
@@ -186,6 +187,20 @@ impl Request {
             .with("flop", self.tokens * self.work.flop_per_token())
             .with("state_bytes", self.states())
             .with("offers", Value::List(offers.iter().map(offer).collect()));
+        let flop = self.tokens * self.work.flop_per_token();
+        for offer in offers.iter().take(SHOWN) {
+            let Some(peak) = offer.hardware.peak(self.precision) else { continue };
+            let name = offer.hardware.display.as_str();
+            let share = || Cell::Number { value: self.mfu(), decimals: 2 };
+            let (id, words) = if offer.for_states {
+                ("states-devices", phrase![self.states(), " ÷ ", offer.hardware.capacity()])
+            } else {
+                ("devices", phrase![flop, " ÷ (", peak.rate, " × ", share(), " × ", self.deadline, ")"])
+            };
+            report.derivations.push(formulas::derive(format!("devices ({name})"), id, words, offer.devices));
+            let words = phrase![flop, " ÷ (", offer.devices, " × ", peak.rate, " × ", share(), ")"];
+            report.derivations.push(formulas::derive(format!("time ({name})"), "time", words, offer.time));
+        }
         let (from, why) = match self.mfu {
             Some(_) => (Origin::Given, ""),
             None => (Origin::Default, "the middle of what well-run training reaches, alike on all of them"),

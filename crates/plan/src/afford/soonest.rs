@@ -3,15 +3,17 @@
 
 use units::{Diagnostic, Diagnostics, Seconds, Tokens};
 
+use crate::formulas;
 use crate::layout::Layout;
 use crate::layout::answer;
 use crate::layout::estimate::{Estimate, Run};
+use crate::layout::given::Given;
 use crate::layout::search::{Wanted, search};
 use crate::phrase;
-use crate::report::{Cell, Column, Report, Row, Table, Value, Verdict};
+use crate::report::{Assumption, Cell, Column, Report, Row, Table, Value, Verdict};
 
 /// The question.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The model, its step, and where it runs.
     pub run: &'a Run<'a>,
@@ -27,6 +29,8 @@ pub struct Request<'a> {
     pub deadline: Option<Seconds>,
     /// US dollars for one device and hour.
     pub price: Option<f64>,
+    /// What the run is taken to be, and who says so.
+    pub said: Vec<Assumption>,
 }
 
 /// A number of devices with its best layout.
@@ -75,6 +79,8 @@ impl Request<'_> {
                 micro_batch: self.micro_batch,
                 engine: self.run.engine,
                 most: 1,
+                given: Given::default(),
+                allocator: true,
             };
             let found = match search(self.run, &wanted) {
                 Ok(found) => found,
@@ -180,6 +186,15 @@ impl Request<'_> {
         report.result = Value::map()
             .with("best", best.map_or(Value::Null, one))
             .with("sizes", Value::List(sizes.iter().map(one).collect()));
+        if let Some(size) = best.or(sizes.first()) {
+            report.derivations =
+                answer::derivations(self.run, &size.layout, &self.run.traces(&size.layout)?, &size.estimate);
+            let step = size.estimate.seconds();
+            let seq_len = self.run.step.seq_len;
+            let steps = phrase!["⌈", self.tokens, " ÷ (", self.global_batch, " × ", seq_len, ")⌉ × ", step];
+            report.derivations.push(formulas::derive("time", "steps", steps, size.time));
+        }
+        report.assumptions.extend(self.said.iter().cloned());
         report.assumptions.extend(answer::assumptions(self.run));
         report.warnings = self.run.model.step_warnings(&self.run.step);
         report.notes.push(phrase!["without failures, checkpoints and evaluation"]);

@@ -30,6 +30,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         Eval::Exact(|x| product(&[x[0], x[1], x[2]]));
     },
     formula! {
+        "device": "bytes of a device in a step",
+        "r + x" ["B"],
+        where "r" = "highest bytes of its rank", "x" = "context, kernels and communicators";
+        caveat "what lies outside of the program's own allocations is measured, not traced";
+        source "the trace of the rank, storage by storage; data/runtime.csv";
+        Eval::Exact(|x| sum([Some(x[0]), Some(x[1])]));
+    },
+    formula! {
         "traced-params": "parameters of the tensors of a module",
         "Σ n·e" ["parameters"],
         where "n" = "tensors of a kind", "e" = "elements of one";
@@ -79,6 +87,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         caveat "nothing is left for activations, gathered weights or the runtime";
         source "the formula `zero`, solved for N";
         Eval::Exact(|x| product(&[x[0], x[3]])?.checked_div(sum([product(&[x[1], x[3]]), Some(x[2])])?));
+    },
+    formula! {
+        "states-devices": "devices whose memory holds the states of a model",
+        "⌈S / C⌉" ["devices"],
+        where "S" = "bytes of parameters, gradients and states", "C" = "bytes of one device";
+        caveat "nothing is left for activations, gathered weights or the runtime";
+        source "the formula `zero` with all states divided";
+        Eval::Exact(|x| (x[1] > 0).then(|| x[0].div_ceil(x[1])));
     },
     formula! {
         "activations": "bytes that one layer keeps for backward, 16 bit, explicit attention",
@@ -145,6 +161,14 @@ pub(super) const FORMULAS: &[Formula] = &[
         caveat "one copy: a loss in 32 bits keeps a second one and makes a third for the gradient";
         source "one score for each token and word; chunking the head divides n, chunking only the loss does not";
         Eval::Exact(|x| product(&[x[0], x[1], x[2]]));
+    },
+    formula! {
+        "scores": "bytes of the attention scores of a block, where they are stored",
+        "b·a·s²·e" ["B"],
+        where "b" = "sequences", "a" = "heads", "s" = "sequence length", "e" = "bytes of an element";
+        caveat "fused attention stores none";
+        source "one score for each pair of tokens and head";
+        Eval::Exact(|x| product(&[x[0], x[1], x[2], x[2], x[3]]));
     },
     formula! {
         "kv-cache": "bytes of keys and values kept while generating",

@@ -5,14 +5,19 @@ use units::{Bytes, Diagnostics, Mfu};
 
 use super::Layout;
 use super::estimate::{Estimate, Run, host_room};
-use super::search::{Found, Wanted, devices, search};
+use super::rank::RankTrace;
+use super::report::counted;
+use super::search::{Found, Wanted, devices, nearest_batches, search};
 use super::space::Illegal;
 use crate::cluster::step::StepTime;
+use crate::formulas;
 use crate::hardware::Hardware;
+use crate::ledger::{self, Ledger};
 use crate::levers::{self, Divided, Setup};
 use crate::phrase;
 use crate::report::{
-    Assumption, Block, Cell, Chart, Column, Heat, HeatCell, KeyValue, Origin, Report, Row, Table, Value, Verdict,
+    Assumption, Block, Cell, Chart, Column, Derivation, Heat, HeatCell, KeyValue, Origin, Report, Row, Table, Value,
+    Verdict,
 };
 
 /// Adds memory and time of a layout to what is said of it.
@@ -20,14 +25,14 @@ use crate::report::{
 /// # Errors
 /// If it cannot be traced, or the hardware table has no rate for its arithmetic.
 pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estimate, Diagnostics> {
-    let estimate = run.estimate(layout, &run.traces(layout)?)?;
+    let (traces, estimate) = run.whole(layout)?;
     let capacity = run.cluster.hardware.capacity();
     let fits = estimate.fits(capacity);
     report.verdict = if fits { Verdict::Answered } else { Verdict::No };
     report.headline.qualifiers.push(phrase![
         Cell::Percent(estimate.mfu.get()),
         " MFU, ",
-        estimate.device,
+        estimate.total(),
         if fits { " fit in " } else { " do not fit in " },
         capacity
     ]);
@@ -39,7 +44,9 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
         changes(report, run, layout)?;
     }
     report.assumptions.extend(assumptions(run));
+    report.assumptions.push(allocator(&[&estimate], false));
     report.assumptions.extend(on_host(layout));
+    report.derivations.extend(derivations(run, layout, &traces, &estimate));
     Ok(estimate)
 }
 
@@ -62,7 +69,7 @@ pub(crate) fn memory(estimate: &Estimate, hardware: &Hardware) -> Table {
         [Column::right("stage"), Column::right("parameters"), Column::one_unit("allocated"), Column::left("at")];
     let mut table = Table::new("memory of a rank", columns);
     for rank in &estimate.memory {
-        let held = phrase![rank.in_flight, " micro-batches in flight"];
+        let held = phrase![counted(rank.in_flight, "micro-batch", "micro-batches"), " in flight"];
         let row = [
             Cell::Count(u128::from(rank.place)),
             Cell::Short(u128::from(rank.parameters)),
@@ -71,13 +78,30 @@ pub(crate) fn memory(estimate: &Estimate, hardware: &Hardware) -> Table {
         ];
         table.rows.push(Row::new(row).note(held));
     }
-    let fullest = estimate.memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
-    let outside = estimate.device.get() - fullest;
-    let total = [Cell::from("device"), Cell::Empty, estimate.device.into(), Cell::Empty];
-    let context =
-        phrase!["the fullest, and ", Bytes(outside), " of context and communicators on ", hardware.display.as_str()];
+    if let Some(reserved) = estimate.reserved {
+        let row = [Cell::Count(u128::from(reserved.place)), Cell::Empty, reserved.bytes.into(), Cell::from("reserved")];
+        let why = phrase!["by the allocator, with rounding, workspace and what lies unused"];
+        table.rows.push(Row::new(row).note(why));
+    }
+    let total = [Cell::from("device"), Cell::Empty, estimate.total().into(), Cell::Empty];
+    let (outside, name) = (estimate.outside, hardware.display.as_str());
+    let context = phrase!["the fullest, and ", outside, " of context and communicators on ", name];
     table.total = Some(Row::new(total).note(context));
     table
+}
+
+/// Whose bytes are with the allocator, and whose by tensors alone.
+pub(crate) fn allocator(all: &[&Estimate], searched: bool) -> Assumption {
+    let simulated = all.iter().filter(|one| one.reserved.is_some()).count();
+    let (value, why) = match (simulated, searched) {
+        (0, _) if all.is_empty() => ("not simulated", "memory is that of tensors"),
+        (0, _) => ("not simulated", "memory is that of tensors: the allocator only adds to it"),
+        (_, true) => {
+            ("plain", "PyTorch's, simulated for the layouts in the tables; all others are looked at by their tensors")
+        }
+        (_, false) => ("plain", "PyTorch's, simulated over the allocations of the ranks"),
+    };
+    Assumption::new("allocator", "allocator", value, Origin::Default).why(why)
 }
 
 fn lines(time: &StepTime) -> [(&'static str, f64); 6] {
@@ -121,7 +145,9 @@ pub(crate) fn value(estimate: &Estimate) -> Value {
         .with("time", time)
         .with("mfu", estimate.mfu)
         .with("tokens", estimate.tokens)
-        .with("device_bytes", estimate.device)
+        .with("device_bytes", estimate.total())
+        .with("reserved_bytes", estimate.reserved.map(|reserved| reserved.bytes))
+        .with("outside_bytes", estimate.outside)
         .with("host_bytes", estimate.host)
         .with("ranks", Value::List(ranks.collect()))
 }
@@ -160,7 +186,7 @@ pub(crate) fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
 pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnostics> {
     let found = search(run, wanted)?;
     let mut report = if let Some((layout, estimate)) = found.best.first() {
-        let said = phrase![Cell::Percent(estimate.mfu.get()), " MFU, ", estimate.device, " of ", wanted.capacity];
+        let said = phrase![Cell::Percent(estimate.mfu.get()), " MFU, ", estimate.total(), " of ", wanted.capacity];
         Report::new("layout", phrase![layout.to_string()]).qualified(said)
     } else {
         let tried = Cell::Count(u128::from(found.tried()));
@@ -181,10 +207,22 @@ pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnosti
         report.charts.push(Chart::Heat(heat));
     }
     report.warnings.extend(found.differs());
+    if let Some((layout, first)) = found.best.first() {
+        report.derivations = derivations(run, layout, &run.traces(layout)?, first);
+    }
+    let batches = nearest_batches(wanted.devices, wanted.global_batch);
+    if !batches.is_empty() {
+        let batches: Vec<String> = batches.iter().map(u64::to_string).collect();
+        let what =
+            format!("--gbs {}: sequences that all {} can share", batches.join(" or --gbs "), devices(wanted.devices));
+        report.notes.push(phrase![what]);
+    }
     report.result = result(run, &found);
     report.assumptions.extend(assumptions(run));
     let shown = found.best.iter().chain(&found.front);
-    report.assumptions.extend(shown.into_iter().find_map(|(layout, _)| on_host(layout)));
+    report.assumptions.extend(shown.clone().find_map(|(layout, _)| on_host(layout)));
+    let shown: Vec<&Estimate> = shown.map(|(_, estimate)| estimate).collect();
+    report.assumptions.push(allocator(&shown, true));
     if let Some(engine) = wanted.engine {
         let who = Assumption::new("engine", "engine", engine.title(), Origin::Default);
         report.assumptions.push(who.why("what it cannot run is not looked at").flag("--export"));
@@ -228,39 +266,91 @@ fn ranking(title: &str, shown: &[(Layout, Estimate)], best: &[(Layout, Estimate)
     for (i, (layout, estimate)) in shown.iter().enumerate() {
         let why = match best.first() {
             Some((first, its)) if first != layout => loses_by((first, its), (layout, estimate)),
-            _ => "",
+            _ => String::new(),
         };
         let mut cells = vec![Cell::Count(i as u128 + 1)];
         cells.extend(said.iter().map(|(_, size, _)| Cell::Count(u128::from(size(layout)))));
         cells.extend(schedule.map(|of| Cell::from(of(layout))));
         cells.push(Cell::from(layout.recompute.name()));
         cells.extend(offload.map(|of| Cell::from(of(layout))));
-        cells.extend([Cell::Percent(estimate.mfu.get()), estimate.device.into(), Cell::from(why)]);
+        cells.extend([Cell::Percent(estimate.mfu.get()), estimate.total().into(), Cell::from(why)]);
         table.rows.push(Row::new(cells));
     }
     table
 }
 
-/// Why `other` takes longer than `best`: the line of the step that grew most.
-pub fn loses_by(best: (&Layout, &Estimate), other: (&Layout, &Estimate)) -> &'static str {
+/// Why `other` takes longer than `best`: the line of the step that grew most, by how much of the best step, and what the two do
+/// otherwise there.
+pub fn loses_by(best: (&Layout, &Estimate), other: (&Layout, &Estimate)) -> String {
     let (a, b) = (&best.1.time, &other.1.time);
-    let recomputes = |layout: &Layout| layout.recompute != Recompute::None;
-    let passes = if recomputes(other.0) && best.0.recompute != other.0.recompute {
-        "recomputation"
-    } else if other.0.offload.activations && !best.0.offload.activations {
-        "copies to the host"
-    } else {
-        "its passes: exchanges inside them, small products"
-    };
+    let whole = best.1.time.seconds();
     let lines = [
-        (b.passes - a.passes, passes),
-        (b.bubble - a.bubble, "idle time in the pipeline"),
+        (b.passes - a.passes, "passes"),
+        (b.bubble - a.bubble, "idle in the pipeline"),
         (b.gradients - a.gradients, "exchange of gradients"),
         (b.parameters - a.parameters, "exchange of parameters"),
         (b.optimizer - a.optimizer, "the update"),
-        (b.stragglers - a.stragglers, "waiting for the slowest node"),
+        (b.stragglers - a.stragglers, "the slowest node"),
     ];
-    lines.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, why)| why)
+    let Some((more, line)) = lines.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) else { return String::new() };
+    let why = if line == "passes" { in_passes(best.0, other.0).join(", ") } else { String::new() };
+    let by = units::percent(more / whole);
+    if why.is_empty() { format!("{line} +{by}") } else { format!("{line} +{by}: {why}") }
+}
+
+/// What makes the passes of `other` longer than those of `best`.
+fn in_passes(best: &Layout, other: &Layout) -> Vec<&'static str> {
+    let over = |of: fn(&Layout) -> u64| of(other) > of(best);
+    let all = [
+        (other.recompute != Recompute::None && other.recompute != best.recompute, "recomputation"),
+        (other.offload.activations && !best.offload.activations, "copies to the host"),
+        (over(|layout| layout.tp), "exchanges of tp"),
+        (other.tp == best.tp && other.tp > 1 && other.sp != best.sp, "norms and exchanges of sp"),
+        (over(|layout| layout.cp), "exchanges of cp"),
+        (over(|layout| layout.ep * layout.etp), "rows sent to experts"),
+        (other.zero >= 3 && best.zero < 3, "weights gathered in them"),
+        (other.zero >= 3 && best.zero >= 3 && over(|layout| layout.grad_accum), "weights gathered more often"),
+        (other.micro_batch < best.micro_batch, "smaller products"),
+    ];
+    all.into_iter().filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// How memory, time and utilization of a layout come about.
+pub(crate) fn derivations(
+    run: &Run<'_>,
+    layout: &Layout,
+    traces: &[RankTrace],
+    estimate: &Estimate,
+) -> Vec<Derivation> {
+    let hardware = run.cluster.hardware;
+    let mut all = Vec::new();
+    let fullest = estimate.memory.iter().zip(traces).max_by_key(|(rank, _)| rank.peak_bytes);
+    if let Some((rank, trace)) = fullest {
+        let names = &run.model.spec.names;
+        let ledger = Ledger::of(&trace.traced, &trace.options, layout.sharding(), names, Bytes(trace.beside));
+        all.extend(ledger::derivations(&ledger));
+        let most = estimate.reserved.map_or(Bytes(rank.peak_bytes), |reserved| reserved.bytes);
+        let sum = phrase![most, " + ", estimate.outside];
+        all.push(formulas::derive("device", "device", sum, estimate.total()));
+    }
+    let time = &estimate.time;
+    let whole = time.seconds();
+    let seconds = |value: f64| Cell::from(units::Seconds::new(value).unwrap_or_default());
+    let mut terms = phrase!["("];
+    for (at, value) in
+        [time.passes, time.bubble, time.gradients, time.optimizer, time.parameters].into_iter().enumerate()
+    {
+        terms = terms.and(if at == 0 { "" } else { " + " }).and(seconds(value));
+    }
+    let late = time.stragglers / (whole - time.stragglers).max(f64::MIN_POSITIVE);
+    let terms = terms.and(") × (1 + ").and(Cell::Number { value: late, decimals: 4 }).and(")");
+    all.push(formulas::derive("step", "step", terms, seconds(whole)));
+    if let Some(peak) = hardware.peak(run.arithmetic()) {
+        let flop = phrase![run.flop_per_token, " × ", estimate.tokens, " ÷ ", seconds(whole), " ÷ ("];
+        let of = flop.and(layout.devices()).and(" × ").and(peak.rate).and(")");
+        all.push(formulas::derive("MFU", "mfu", of, estimate.mfu));
+    }
+    all
 }
 
 /// What became of all candidates.

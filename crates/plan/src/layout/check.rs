@@ -54,7 +54,7 @@ pub fn check(layout: &Layout, model: &ModelSpec, seq_len: u64, devices: Option<u
 const MOST_MICRO_BATCHES: u64 = 1 << 20;
 
 /// Most micro-batches whose activations a rank holds at once.
-const MOST_HELD: u64 = 1 << 10;
+pub(super) const MOST_HELD: u64 = 1 << 10;
 
 fn groups(layout: &Layout, devices: Option<u64>, problems: &mut Diagnostics) {
     let product = layout.devices();

@@ -11,6 +11,7 @@ use units::{Bytes, Diagnostic, Diagnostics, Flops, Mfu, Seconds};
 use super::cut::Pieces;
 use super::overlap::{self, Exchange};
 use super::rank::{RankMemory, RankTrace, trace};
+use super::reserve::Reserved;
 use super::{Layout, check, moe};
 use crate::cluster::collective_time::Collective;
 use crate::cluster::constants::{Family, rules};
@@ -57,8 +58,12 @@ pub struct Run<'a> {
 pub struct Estimate {
     /// Memory of the traced ranks, without what lies outside of the allocator.
     pub memory: Vec<RankMemory>,
-    /// The fullest device: its rank, and what lies outside.
+    /// The fullest device by its tensors: its rank, and what lies outside.
     pub device: Bytes,
+    /// What the allocators reserve, where they were simulated.
+    pub reserved: Option<Reserved>,
+    /// What lies outside of the allocators.
+    pub outside: Bytes,
     /// Activations that the fullest rank keeps on its host.
     pub host: Bytes,
     /// The step, line by line.
@@ -72,7 +77,14 @@ pub struct Estimate {
 impl Estimate {
     /// Whether its devices have room for it, and their hosts.
     pub fn fits(&self, capacity: Bytes) -> bool {
-        self.device <= capacity && self.host <= host_room()
+        let refused = self.reserved.is_some_and(|reserved| reserved.refused);
+        self.total() <= capacity && !refused && self.host <= host_room()
+    }
+
+    /// The fullest device in all: with its allocator where that was simulated, else by its tensors.
+    pub fn total(&self) -> Bytes {
+        let simulated = self.reserved.map(|reserved| Bytes(reserved.bytes.get().saturating_add(self.outside.get())));
+        simulated.unwrap_or(self.device)
     }
 
     /// Seconds of a step.
@@ -129,9 +141,14 @@ impl<'a> Run<'a> {
             return Err(Diagnostics::from(Diagnostic::error("T0485", message).help("no --shard")));
         }
         check(layout, &self.model.spec, self.step.seq_len, None)?;
+        self.traces_of(layout, &self.step)
+    }
+
+    /// A rank of every kind of stage in such a step.
+    pub(super) fn traces_of(&self, layout: &Layout, step: &StepOptions) -> Result<Vec<RankTrace>, Diagnostics> {
         let cut = Pieces::new(&self.model.spec).cut(layout);
         let places = cut.classes.iter().map(|class| class.place);
-        trace(&self.model.spec, layout, &self.step, self.engine, places)
+        trace(&self.model.spec, layout, step, self.engine, places)
     }
 
     /// Memory and time of a layout, given its traces or those of one that differs in its replicas alone.
@@ -155,8 +172,9 @@ impl<'a> Run<'a> {
         let step = terms.step(layout, cut.of.iter().map(|class| ranks[place(class)].clone()).collect());
         let time = step.time(&machine);
         let device = terms.device(layout, fullest);
+        let outside = Bytes(device.get() - fullest);
         let (mfu, tokens) = (terms.mfu(layout, &time)?, terms.tokens(layout));
-        Ok(Estimate { device, memory, host: on_host.unwrap_or_default(), mfu, time, tokens })
+        Ok(Estimate { device, reserved: None, outside, memory, host: on_host.unwrap_or_default(), mfu, time, tokens })
     }
 }
 
@@ -292,16 +310,18 @@ impl Terms<'_> {
             family: Family::of(self.cluster.hardware),
             rules: rules(),
             precision: arithmetic,
-            per_node: self.cluster.per_node,
+            // A device alone talks to none.
+            per_node: if layout.devices() == 1 { 1 } else { self.cluster.per_node },
             network: self.cluster.network,
         };
         let machine = parts.machine(Self::degrees(layout), Order::PipelineOutermost);
         machine.ok_or_else(|| {
-            let message = format!(
-                "{} has no rate for {}, or no link in a node, in the hardware table",
-                self.cluster.hardware.display,
-                arithmetic.name()
-            );
+            let name = &self.cluster.hardware.display;
+            if self.cluster.hardware.peak(arithmetic).is_some() {
+                let message = format!("{name} has no link between devices of a node in the hardware table");
+                return Diagnostic::error("T0486", message).help("-n 1, --devices-per-node 1, or another --hw");
+            }
+            let message = format!("{name} has no rate for {} in the hardware table", arithmetic.name());
             Diagnostic::error("T0486", message).help("--precision with another arithmetic, or another --hw")
         })
     }

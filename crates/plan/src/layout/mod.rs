@@ -8,12 +8,14 @@ mod check;
 mod cut;
 pub mod engine;
 pub mod estimate;
+pub mod given;
 mod held;
 mod outline;
 pub mod overlap;
 pub mod quick;
 pub mod rank;
 pub mod report;
+pub mod reserve;
 pub mod search;
 pub mod space;
 

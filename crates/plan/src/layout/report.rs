@@ -1,7 +1,7 @@
 //! A layout in words: who shares what with whom, and which blocks stand where.
 
 use nn::step::Precision;
-use units::{Diagnostics, Tokens};
+use units::{Diagnostics, Tokens, group_digits};
 
 use super::{ContextParallel, Layout, check, moe};
 use crate::model::Model;
@@ -33,7 +33,8 @@ pub struct Request<'a> {
 pub fn report(request: &Request<'_>) -> Result<Report, Diagnostics> {
     let (layout, (seq_len, _)) = (request.layout, request.seq_len);
     check(layout, &request.model.spec, seq_len, request.devices)?;
-    let mut report = Report::new("layout", phrase![layout.devices(), " devices"]).qualified(layout.to_string());
+    let answer = phrase![counted(layout.devices(), "device", "devices")];
+    let mut report = Report::new("layout", answer).qualified(layout.to_string());
     report.blocks.push(Block::key_values("", groups(request)));
     let blocks = layout.blocks_of(request.model.spec.depth() as u64);
     if layout.pp > 1 {
@@ -50,13 +51,18 @@ pub fn report(request: &Request<'_>) -> Result<Report, Diagnostics> {
     Ok(report)
 }
 
+/// So many of something, in words.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", group_digits(u128::from(count)), if count == 1 { one } else { many })
+}
+
 pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
     let layout = request.layout;
     let step = layout.global_batch();
     let mut rows = vec![KeyValue::new("batch", Tokens(step.saturating_mul(request.seq_len.0))).note(phrase![
         "a step: ",
-        layout.dp,
-        " replicas × ",
+        counted(layout.dp, "replica", "replicas"),
+        " × ",
         layout.micro_batch,
         " × ",
         layout.grad_accum,
@@ -65,6 +71,7 @@ pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
         " tokens"
     ])];
     let states = match layout.zero {
+        0 if layout.dp.saturating_mul(layout.cp) == 1 => "nothing to divide states over",
         0 => "every replica holds all states",
         1 => "optimizer states are divided over them",
         2 => "optimizer states and gradients are divided over them",
@@ -72,7 +79,11 @@ pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
         _ => "states, gradients and parameters are divided over them; gathered ones stay for backward",
     };
     let sharing = if layout.zero == 0 { 1 } else { layout.sharing_ranks() };
-    rows.push(KeyValue::new("zero", u64::from(layout.zero)).note(phrase![sharing, " ranks: ", states]));
+    rows.push(KeyValue::new("zero", u64::from(layout.zero)).note(phrase![
+        counted(sharing, "rank", "ranks"),
+        ": ",
+        states
+    ]));
     if layout.tp > 1 {
         let between =
             if layout.sp { "; what lies between is divided by position" } else { "; each holds what lies between" };
@@ -93,8 +104,8 @@ pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
             " of ",
             moe.experts,
             " experts; ",
-            layout.expert_dp(),
-            " replicas of one"
+            counted(layout.expert_dp(), "replica", "replicas"),
+            " of one"
         ]));
         rows.push(KeyValue::new("etp", layout.etp).note("ranks share the matrices of an expert"));
     }
@@ -107,8 +118,7 @@ pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
             layout.schedule.name(),
             runs,
             ", ",
-            layout.grad_accum,
-            " micro-batches"
+            counted(layout.grad_accum, "micro-batch", "micro-batches")
         ]));
     }
     rows.push(KeyValue::new("recompute", layout.recompute.name()));

@@ -9,10 +9,11 @@ use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use super::Layout;
 use super::estimate::{Estimate, Run, Terms, host_room};
+use super::given::Given;
 use super::quick::{Desk, Plans, Seen, Sheet, Way};
-use super::space::{Axes, Counts};
+use super::space::{Axes, Counts, Illegal};
 use crate::cluster::step::StepTime;
-use crate::handover::Engine;
+use crate::handover::{self, Engine};
 use crate::states::{ParameterBytes, Zero};
 
 /// What is asked for.
@@ -30,6 +31,10 @@ pub struct Wanted {
     pub engine: Option<Engine>,
     /// How many of the best are named.
     pub most: usize,
+    /// What of a layout is not looked for.
+    pub given: Given,
+    /// Whether those that are named must have room with their allocators, too.
+    pub allocator: bool,
 }
 
 /// The first limit that a layout hits.
@@ -115,6 +120,7 @@ pub fn axes<'a>(run: &Run<'a>, wanted: &Wanted) -> Axes<'a> {
         micro_batch: wanted.micro_batch,
         engine: wanted.engine,
         host: run.terms().host_link().is_some(),
+        given: wanted.given,
     }
 }
 
@@ -251,6 +257,7 @@ struct Work<'a> {
     run: &'a Run<'a>,
     axes: Axes<'a>,
     wanted: &'a Wanted,
+    most: usize,
     plans: &'a Plans,
     terms: Terms<'a>,
     parameters: u64,
@@ -260,7 +267,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Looks at every layout of a way.
     fn look(&self, (number, way): (usize, &Way)) -> Outcome {
-        let mut outcome = Outcome { kept: Kept::new(self.wanted.most), ..Outcome::default() };
+        let mut outcome = Outcome { kept: Kept::new(self.most), ..Outcome::default() };
         let found = &mut outcome.found;
         let mut small = Vec::new();
         for layout in self.axes.layouts(way, &mut found.counts) {
@@ -347,44 +354,97 @@ pub(super) fn devices(count: u64) -> String {
     if count == 1 { "1 device".to_owned() } else { format!("{count} devices") }
 }
 
+/// Why there is no layout to look at.
+fn none(run: &Run<'_>, wanted: &Wanted, counts: &Counts) -> Diagnostics {
+    let legal = || layouts(run, &Wanted { engine: None, ..*wanted });
+    if let (Some(engine), true) = (wanted.engine, counts.illegal[Illegal::Engine as usize] > 0)
+        && let Some(first) = legal().first()
+    {
+        let message = format!("{} runs no layout of this run", engine.title());
+        let mut problems = Diagnostics::from(Diagnostic::error("T0479", message).help("another --export"));
+        // What it refuses of the first it refuses of all, if only with others.
+        let export = handover::Run {
+            name: &run.model.name,
+            model: &run.model.spec,
+            seq_len: run.step.seq_len,
+            precision: run.step.precision,
+            devices_per_node: run.cluster.per_node,
+            steps: None,
+            memory: None,
+            step_time: None,
+        };
+        for problem in handover::export(engine, first, &export).err().into_iter().flatten() {
+            problems.push(problem);
+        }
+        return problems;
+    }
+    let message = format!("no layout of {} sequences over {} is legal", wanted.global_batch, devices(wanted.devices));
+    let problem = Diagnostic::error("T0479", message).help("a --gbs that more numbers divide, or another -n");
+    let problem = if wanted.given == Given::default() { problem } else { problem.help("fewer degrees that are given") };
+    let whys = Illegal::ALL.into_iter().filter(|why| counts.illegal[*why as usize] > 0).map(Illegal::words);
+    let whys: Vec<&str> = whys.collect();
+    Diagnostics::from(if whys.is_empty() { problem } else { problem.why(whys.join("; ")) })
+}
+
+/// Sequences of a step next to `wanted`, below and above, of which every device can have as many as every other; nothing where
+/// those wanted are such.
+pub(super) fn nearest_batches(devices: u64, wanted: u64) -> Vec<u64> {
+    // As many replicas as there can be.
+    let divides =
+        |batch: u64| if batch < devices { devices.is_multiple_of(batch) } else { batch.is_multiple_of(devices) };
+    if wanted == 0 || devices == 0 || divides(wanted) {
+        return Vec::new();
+    }
+    let below = (wanted.saturating_sub(devices).max(1)..wanted).rev().find(|batch| divides(*batch));
+    let above = (wanted + 1..=wanted.saturating_add(devices)).find(|batch| divides(*batch));
+    below.into_iter().chain(above).collect()
+}
+
 /// Looks at every layout.
 ///
 /// # Errors
 /// If there is none to look at, or the hardware table has no rate for the arithmetic.
 pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
+    // Some of the best by their tensors may have no room with their allocators: others take their places.
+    let mut most = wanted.most;
+    loop {
+        let found = look(run, wanted, most)?;
+        if found.best.len() >= wanted.most || found.timed >= found.fit {
+            return Ok(found);
+        }
+        most = most.max(1).saturating_mul(8);
+    }
+}
+
+/// Looks at every layout; of the fastest so many are timed pass by pass.
+fn look(run: &Run<'_>, wanted: &Wanted, most: usize) -> Result<Found, Diagnostics> {
     let axes = axes(run, wanted);
-    let none = || {
-        let message =
-            format!("no layout of {} sequences over {} is legal", wanted.global_batch, devices(wanted.devices));
-        let problem = Diagnostic::error("T0479", message)
-            .why("replicas × micro-batch must divide the sequences of a step, and every stage needs a micro-batch")
-            .help("a --gbs that more numbers divide, or another -n");
-        Diagnostics::from(problem)
-    };
+    wanted.given.check(axes.model, axes.seq_len, wanted.devices)?;
     if !axes.countable() {
-        return Err(none());
+        return Err(none(run, wanted, &Counts::default()));
     }
     let (ways, mut counts) = axes.ways();
     let mut plans = Plans::new(run);
     let mut legal = 0;
+    let mut refused = counts;
     for way in &ways {
-        for layout in axes.layouts(way, &mut Counts::default()) {
+        for layout in axes.layouts(way, &mut refused) {
             plans.add(&layout);
             legal += 1;
         }
     }
-    let Some(some) = ways.first().filter(|_| legal > 0) else { return Err(none()) };
+    let Some(some) = ways.first().filter(|_| legal > 0) else { return Err(none(run, wanted, &refused)) };
     let terms = run.terms();
     // What no layout has an answer to is said once.
     terms.machine(&Layout { tp: some.ranks.tp, cp: some.ranks.cp, ..Layout::default() })?;
     let parameters: u64 = crate::params::parameters(run.model)?.iter().map(|param| param.elements).sum();
     let each_parameter = ParameterBytes::of(run.step.precision, run.step.optimizer.kind);
-    let work = Work { run, axes, wanted, plans: &plans, terms, parameters, each: each_parameter };
+    let work = Work { run, axes, wanted, most, plans: &plans, terms, parameters, each: each_parameter };
 
     let numbered: Vec<(usize, &Way)> = ways.iter().enumerate().collect();
     let outcomes = each(&numbered, |way| work.look(*way));
     let mut found = Found::default();
-    let mut kept = Kept::new(wanted.most);
+    let mut kept = Kept::new(most);
     let mut sheets = Vec::with_capacity(ways.len());
     for outcome in outcomes {
         let Outcome { found: part, kept: mut more, sheet } = outcome;
@@ -444,7 +504,11 @@ fn verify(run: &Run<'_>, wanted: &Wanted, mut found: Found) -> Result<Found, Dia
         if let Some(known) = known.iter().find(|(layout, _)| *layout == one.layout) {
             return Ok(Some(known.clone()));
         }
-        let estimate = run.estimate(&one.layout, &run.traces(&one.layout)?)?;
+        let estimate = if wanted.allocator {
+            run.whole(&one.layout)?.1
+        } else {
+            run.estimate(&one.layout, &run.traces(&one.layout)?)?
+        };
         let off = |a: f64, b: f64| (a / b - 1.0).abs();
         let seconds = off(one.time.seconds(), estimate.time.seconds());
         let bytes = off(one.device.get() as f64, estimate.device.get() as f64);
@@ -459,9 +523,15 @@ fn verify(run: &Run<'_>, wanted: &Wanted, mut found: Found) -> Result<Found, Dia
         best.extend(traced(one, &[])?);
     }
     let front = pareto(&timed);
-    let mut fastest = Vec::new();
-    for one in front.iter().take(wanted.most) {
-        fastest.extend(traced(one, &best)?);
+    let mut fastest: Vec<(Layout, Estimate)> = Vec::new();
+    for one in &front {
+        if fastest.len() >= wanted.most {
+            break;
+        }
+        // Allocators may turn the order of two round.
+        let less = |estimate: &Estimate| fastest.iter().all(|(_, known)| estimate.total() < known.total());
+        let found = traced(one, &best)?.filter(|(_, estimate)| less(estimate));
+        fastest.extend(found);
     }
     let front_size = front.len() as u64;
     let sort = |all: &mut Vec<(Layout, Estimate)>| {
@@ -482,4 +552,24 @@ pub fn pareto(timed: &[Timed]) -> Vec<&Timed> {
         better
     };
     timed.iter().filter(better).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest_batches;
+
+    #[test]
+    fn batches_that_all_devices_share() {
+        for (devices, wanted, expected) in [
+            (7, 64, vec![63, 70]),
+            (64, 256, vec![]),
+            (64, 100, vec![64, 128]),
+            (64, 48, vec![32, 64]),
+            (1024, 256, vec![]),
+            (6, 4, vec![3, 6]),
+            (1, 9, vec![]),
+        ] {
+            assert_eq!(nearest_batches(devices, wanted), expected, "{devices} {wanted}");
+        }
+    }
 }

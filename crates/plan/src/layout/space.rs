@@ -4,7 +4,8 @@ use nn::context::Recompute;
 use nn::offload::Offload;
 use nn::spec::ModelSpec;
 
-use super::check::{check, moe};
+use super::check::{MOST_HELD, check, moe};
+use super::given::Given;
 use super::quick::Way;
 use super::{ContextParallel, Layout, Schedule};
 use crate::handover::Engine;
@@ -26,6 +27,8 @@ pub struct Axes<'a> {
     pub engine: Option<Engine>,
     /// Whether the link to the host is known, so that the time of activations there is.
     pub host: bool,
+    /// Axes that are not looked along.
+    pub given: Given,
 }
 
 /// Why a candidate is no legal layout.
@@ -37,7 +40,7 @@ pub enum Illegal {
     Stages,
     /// Replicas and micro-batch do not divide the sequences of a step.
     Batch,
-    /// Fewer micro-batches than stages.
+    /// Fewer micro-batches than stages, or more than are looked at.
     MicroBatches,
     /// Virtual stages do not divide the blocks, or stages the micro-batches.
     Virtual,
@@ -45,12 +48,22 @@ pub enum Illegal {
     Replicas,
     /// The engine cannot run it.
     Engine,
+    /// It has other replicas or micro-batches than those given.
+    Given,
 }
 
 impl Illegal {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Sizes, Self::Stages, Self::Batch, Self::MicroBatches, Self::Virtual, Self::Replicas, Self::Engine];
+    pub const ALL: [Self; 8] = [
+        Self::Sizes,
+        Self::Stages,
+        Self::Batch,
+        Self::MicroBatches,
+        Self::Virtual,
+        Self::Replicas,
+        Self::Engine,
+        Self::Given,
+    ];
 
     /// In words.
     pub const fn words(self) -> &'static str {
@@ -58,10 +71,11 @@ impl Illegal {
             Self::Sizes => "heads, widths or experts are not divided by their ranks",
             Self::Stages => "more stages than blocks",
             Self::Batch => "replicas × micro-batch do not divide the sequences of a step",
-            Self::MicroBatches => "fewer micro-batches than stages",
+            Self::MicroBatches => "fewer micro-batches than stages, or more than are looked at",
             Self::Virtual => "virtual stages do not divide the blocks, or stages the micro-batches",
             Self::Replicas => "nothing to divide states over",
             Self::Engine => "the engine cannot run it",
+            Self::Given => "other replicas or micro-batches than those given",
         }
     }
 }
@@ -72,7 +86,7 @@ pub struct Counts {
     /// The product of the axes.
     pub candidates: u64,
     /// Of them not legal, by [`Illegal::ALL`].
-    pub illegal: [u64; 7],
+    pub illegal: [u64; Illegal::ALL.len()],
 }
 
 impl Counts {
@@ -103,6 +117,12 @@ fn divisors(n: u64, most: u64) -> Vec<u64> {
     all
 }
 
+/// Of these the one that is given, where one is.
+fn only(mut all: Vec<u64>, given: Option<u64>) -> Vec<u64> {
+    all.retain(|one| given.is_none_or(|given| given == *one));
+    all
+}
+
 /// Fewest tokens of a sequence that a rank has where ranks share it.
 const FEWEST_TOKENS: u64 = 4096;
 
@@ -116,20 +136,35 @@ impl Axes<'_> {
     /// The ways to divide tensors, run again and offload; and the candidates that no way of these allows.
     pub fn ways(&self) -> (Vec<Way>, Counts) {
         let experts = self.model.layers.iter().find_map(|layer| moe(&layer.feed_forward)).map(|moe| moe.experts);
-        let (mut ways, mut counts) = (Vec::new(), Counts::default());
-        let recomputes = [Recompute::None, Recompute::Selective, Recompute::Full];
-        let offloads: &[bool] = if self.host { &[false, true] } else { &[false] };
-        for tp in divisors(self.devices, MOST_RANKS) {
-            for cp in divisors(self.devices / tp, (self.seq_len / FEWEST_TOKENS).clamp(1, MOST_RANKS)) {
+        let (given, mut ways, mut counts) = (&self.given, Vec::new(), Counts::default());
+        let recomputes =
+            given.recompute.map_or(vec![Recompute::None, Recompute::Selective, Recompute::Full], |one| vec![one]);
+        let activations = |activations| Offload { activations, optimizer: false };
+        let offloads = match given.offload {
+            Some(offload) => vec![offload],
+            None if self.host => vec![activations(false), activations(true)],
+            None => vec![Offload::NONE],
+        };
+        // Shorter parts of a sequence are looked at where somebody asks for them.
+        let most_cp = if given.cp.is_some() { MOST_RANKS } else { (self.seq_len / FEWEST_TOKENS).clamp(1, MOST_RANKS) };
+        for tp in only(divisors(self.devices, MOST_RANKS), given.tp) {
+            for cp in only(divisors(self.devices / tp, most_cp), given.cp) {
                 let inner = self.inner(tp, cp);
                 let eps = experts.map_or(vec![1], |experts| divisors(experts, MOST_RANKS));
-                for ep in eps {
+                for ep in only(eps, given.ep) {
                     let etps = if experts.is_some() { divisors(tp, MOST_RANKS) } else { vec![1] };
-                    for etp in etps {
+                    for etp in only(etps, given.etp) {
                         // How a sequence is shared means nothing where it is not.
-                        let contexts = [ContextParallel::AllToAll, ContextParallel::Ring];
-                        let contexts = &contexts[..if cp > 1 { 2 } else { 1 }];
-                        let sps: &[bool] = if tp > 1 { &[false, true] } else { &[false] };
+                        let contexts = match given.context {
+                            Some(context) => vec![context],
+                            None if cp > 1 => vec![ContextParallel::AllToAll, ContextParallel::Ring],
+                            None => vec![ContextParallel::AllToAll],
+                        };
+                        let sps = match given.sp {
+                            Some(sp) => vec![sp],
+                            None if tp > 1 => vec![false, true],
+                            None => vec![false],
+                        };
                         for (&sp, &context) in
                             sps.iter().flat_map(|sp| contexts.iter().map(move |context| (sp, context)))
                         {
@@ -152,11 +187,10 @@ impl Axes<'_> {
                                 counts.refuse(Illegal::Sizes, here);
                                 continue;
                             }
-                            for recompute in recomputes {
-                                for &activations in offloads {
-                                    let offload = Offload { activations, optimizer: false };
-                                    ways.push(Way::of(&Layout { recompute, offload, ..layout.clone() }));
-                                }
+                            for (&recompute, &offload) in
+                                recomputes.iter().flat_map(|one| offloads.iter().map(move |offload| (one, offload)))
+                            {
+                                ways.push(Way::of(&Layout { recompute, offload, ..layout.clone() }));
                             }
                         }
                     }
@@ -166,52 +200,84 @@ impl Axes<'_> {
         (ways, counts)
     }
 
-    /// Schedules of one stage on each rank.
-    fn schedules(&self) -> &'static [Schedule] {
-        match self.engine {
-            // Of the engines none puts off weight gradients with one stage on a rank.
-            None => &[Schedule::OneFOneB, Schedule::ZeroBubble],
-            Some(_) => &[Schedule::OneFOneB],
+    /// Orders of passes over so many ranks, each with the runs of blocks on a rank.
+    fn orders(&self, pp: u64) -> Vec<(Schedule, u64)> {
+        let given = &self.given;
+        let chunks = |chunks: u64| given.virtual_stages.is_none_or(|given| given == chunks);
+        let mut all = Vec::new();
+        if chunks(1) && pp == 1 {
+            all.push((Schedule::OneFOneB, 1));
+        } else if chunks(1) {
+            all.extend(match (given.schedule, self.engine) {
+                (Some(Schedule::Interleaved), _) => vec![],
+                (Some(schedule), _) => vec![(schedule, 1)],
+                // Of the engines none puts off weight gradients with one stage on a rank.
+                (None, Some(_)) => vec![(Schedule::OneFOneB, 1)],
+                (None, None) => vec![(Schedule::OneFOneB, 1), (Schedule::ZeroBubble, 1)],
+            });
         }
+        if pp > 1 && given.schedule.is_none_or(|schedule| schedule == Schedule::Interleaved) {
+            let most = (self.model.depth() as u64 / pp).max(1);
+            all.extend((2..=most).filter(|one| chunks(*one)).map(|chunks| (Schedule::Interleaved, chunks)));
+        }
+        all
+    }
+
+    /// Numbers of sequences of a micro-batch.
+    fn batches(&self) -> Vec<u64> {
+        only(divisors(self.global_batch, self.micro_batch), self.given.micro_batch)
+    }
+
+    /// Pipeline stages.
+    fn stages(&self, tp: u64, cp: u64) -> Vec<u64> {
+        only(divisors(self.devices / tp / cp, MOST_RANKS), self.given.pp)
+    }
+
+    /// What is divided over replicas.
+    fn zeros(&self) -> Vec<u8> {
+        self.given.zero.map_or(vec![0, 1, 2, 3], |zero| vec![zero])
     }
 
     /// Candidates of a way.
     fn inner(&self, tp: u64, cp: u64) -> u64 {
-        let orders = |pp: u64| {
-            let chunks = (self.model.depth() as u64 / pp).max(1) - 1;
-            if pp == 1 { 1 } else { self.schedules().len() as u64 + chunks }
-        };
-        let batches = divisors(self.global_batch, self.micro_batch).len() as u64;
-        divisors(self.devices / tp / cp, MOST_RANKS).into_iter().map(|pp| batches * 4 * orders(pp)).sum()
+        let each = (self.batches().len() * self.zeros().len()) as u64;
+        self.stages(tp, cp).into_iter().map(|pp| each * self.orders(pp).len() as u64).sum()
     }
 
     /// The legal layouts of a way, those that have most in common one after another; the others are counted.
     pub fn layouts(&self, way: &Way, counts: &mut Counts) -> Vec<Layout> {
         let (tp, cp) = (way.ranks.tp, way.ranks.cp);
         let layers = self.model.depth() as u64;
-        let batches = divisors(self.global_batch, self.micro_batch);
+        let (batches, zeros) = (self.batches(), self.zeros());
         let experts = self.model.layers.iter().any(|layer| moe(&layer.feed_forward).is_some());
         let mut all = Vec::new();
-        for pp in divisors(self.devices / tp / cp, MOST_RANKS) {
+        for pp in self.stages(tp, cp) {
             let dp = self.devices / tp / cp / pp;
-            let schedules = self.schedules();
-            let chunks = if pp == 1 { 0 } else { (layers / pp).max(1) - 1 };
-            let orders = if pp == 1 { 1 } else { schedules.len() as u64 + chunks };
+            let orders = self.orders(pp);
+            let each = (orders.len() * zeros.len()) as u64;
             let expert = way.ranks.ep.saturating_mul(way.ranks.etp);
-            if pp > layers || !(tp * cp * dp).is_multiple_of(expert) {
-                let why = if pp > layers { Illegal::Stages } else { Illegal::Sizes };
-                counts.refuse(why, batches.len() as u64 * 4 * orders);
+            let refused = if pp > layers {
+                Some(Illegal::Stages)
+            } else if !(tp * cp * dp).is_multiple_of(expert) {
+                Some(Illegal::Sizes)
+            } else if self.given.dp.is_some_and(|given| given != dp) {
+                Some(Illegal::Given)
+            } else {
+                None
+            };
+            if let Some(why) = refused {
+                counts.refuse(why, batches.len() as u64 * each);
                 continue;
             }
             for &micro_batch in &batches {
                 let step = dp.saturating_mul(micro_batch);
                 if !self.global_batch.is_multiple_of(step) {
-                    counts.refuse(Illegal::Batch, 4 * orders);
+                    counts.refuse(Illegal::Batch, each);
                     continue;
                 }
                 let grad_accum = self.global_batch / step;
-                if grad_accum < pp {
-                    counts.refuse(Illegal::MicroBatches, 4 * orders);
+                if grad_accum < pp || self.given.grad_accum.is_some_and(|given| given != grad_accum) {
+                    counts.refuse(if grad_accum < pp { Illegal::MicroBatches } else { Illegal::Given }, each);
                     continue;
                 }
                 let base = Layout {
@@ -229,15 +295,14 @@ impl Axes<'_> {
                     offload: way.offload,
                     ..Layout::default()
                 };
-                let plain = schedules.iter().take(if pp == 1 { 1 } else { schedules.len() }).map(|one| (*one, 1));
-                let virtual_stages = (2..=chunks + 1).map(|chunks| (Schedule::Interleaved, chunks));
-                for (schedule, virtual_stages) in plain.chain(virtual_stages) {
+                for &(schedule, virtual_stages) in &orders {
                     let divides = layers.is_multiple_of(pp * virtual_stages) && grad_accum.is_multiple_of(pp);
-                    if virtual_stages > 1 && !divides {
-                        counts.refuse(Illegal::Virtual, 4);
+                    let held = schedule == Schedule::GPipe && grad_accum > MOST_HELD;
+                    if held || (virtual_stages > 1 && !divides) {
+                        counts.refuse(if held { Illegal::MicroBatches } else { Illegal::Virtual }, zeros.len() as u64);
                         continue;
                     }
-                    for zero in 0..=3 {
+                    for &zero in &zeros {
                         let layout = Layout { virtual_stages, schedule, zero, ..base.clone() };
                         if zero > 0 && dp * cp == 1 {
                             counts.refuse(Illegal::Replicas, 1);
@@ -270,7 +335,10 @@ fn runs(engine: Engine, layout: &Layout, experts: bool) -> bool {
     let (ring, exchange) =
         (cp == 1 || layout.context == ContextParallel::Ring, cp == 1 || layout.context == ContextParallel::AllToAll);
     match engine {
-        Engine::Megatron => !offload.activations || (pp == 1 && recompute == Recompute::None),
+        Engine::Megatron => {
+            let usual = !matches!(layout.schedule, Schedule::GPipe | Schedule::ZeroBubble);
+            usual && (!offload.activations || (pp == 1 && recompute == Recompute::None))
+        }
         Engine::Torchtitan => {
             let states = match zero {
                 0 => dp * cp == 1 || (tp == 1 && cp == 1 && pp == 1 && ep == 1),

@@ -178,8 +178,8 @@ impl Measure for Divided<'_> {
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
         let run = with(self.run, setup);
-        let estimate = run.estimate(&setup.layout, &run.traces(&setup.layout)?)?;
+        let (_, estimate) = run.whole(&setup.layout)?;
         let seconds = (!setup.layout.offload.is_any()).then(|| estimate.time.seconds());
-        Ok(Taken { bytes: estimate.device.get(), fits: estimate.fits(run.cluster.hardware.capacity()), seconds })
+        Ok(Taken { bytes: estimate.total().get(), fits: estimate.fits(run.cluster.hardware.capacity()), seconds })
     }
 }

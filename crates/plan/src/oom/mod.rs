@@ -21,11 +21,12 @@ use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
 use crate::blocks::Blocks;
 use crate::evidence::Sum;
+use crate::formulas;
 use crate::ledger;
 use crate::levers::{self, Clock, Levers, Own, Setup};
 use crate::model::{Model, trace};
 use crate::phrase;
-use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
+use crate::report::{Block, Cell, Column, Derivation, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
 use backwards::Product;
 use flat::Buffer;
 use message::{Device, Message};
@@ -72,6 +73,7 @@ impl Request<'_> {
         }
         self.remarks(&mut report);
         report.result.insert("products", Value::List(products.iter().map(product_value).collect()));
+        report.derivations.extend(products.iter().map(derivation));
         let next = format!(
             "napkin explain-oom '{size}' MODEL --batch 4 --seq-len 1024 names the tensor and what frees enough"
         );
@@ -144,6 +146,7 @@ impl Request<'_> {
             sum.add(format!("{} ({})", tensor.shape_words(), tensor.place()), u128::from(tensor.bytes));
             sum.derive("requested", "traced-bytes", Bytes(tensor.bytes))
         }));
+        report.derivations.extend(products.iter().map(derivation));
         report.assumptions = model.assumptions();
         report.assumptions.extend(crate::flops::step_assumptions(options));
         report.assumptions.extend(ledger::assumptions(request));
@@ -371,13 +374,13 @@ fn memory_block(levers: &Levers, budget: Option<u64>, of: &Request<'_>, request:
     Block::key_values("the step", rows)
 }
 
-fn advice(levers: &Levers, budget: Option<u64>) -> Option<Phrase> {
+fn advice(levers: &Levers, budget: Option<u64>) -> Vec<Phrase> {
     if levers.now.fits {
-        budget?;
-        return Some(phrase![
+        let differs = phrase![
             "this step fits as it is predicted: the run differs in batch, sequence, implementation or optimizer, or the ",
             "memory is fragmented or held by something else"
-        ]);
+        ];
+        return budget.map(|_| differs).into_iter().collect();
     }
     levers.advice()
 }
@@ -425,6 +428,13 @@ fn buffer_value(buffer: &Buffer) -> Value {
         .with("devices", buffer.devices)
         .with("bytes", buffer.bytes())
         .with("exact", buffer.fit == Fit::Exact)
+}
+
+/// The bytes of a product by its formula.
+fn derivation(product: &Product) -> Derivation {
+    let formula = if product.heads.is_some() { "scores" } else { "logits" };
+    let bytes = Bytes(u64::try_from(product.bytes()).unwrap_or(u64::MAX));
+    formulas::derive(product.what.as_str(), formula, product.words(), bytes)
 }
 
 fn product_value(product: &Product) -> Value {

@@ -11,7 +11,7 @@ use crate::inference::cache::{Cache, WIDTH};
 use crate::layout::estimate::{Estimate, Run};
 use crate::layout::rank::RankMemory;
 use crate::layout::{answer, report as words};
-use crate::ledger::stretch;
+use crate::ledger::{self, stretch};
 use crate::params::{Counts, parameters};
 use crate::phrase;
 use crate::quant::Format;
@@ -42,7 +42,7 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
     let Question { request, run, .. } = question;
     let (model, layout, hardware) = (request.model, request.layout, run.cluster.hardware);
     let said = words::report(request)?;
-    let estimate = run.estimate(layout, &run.traces(layout)?)?;
+    let (traces, estimate) = run.whole(layout)?;
     let work = flops::work(model, &run.step)?;
     let time = question.time(&estimate, &work)?;
     let capacity = hardware.capacity();
@@ -51,7 +51,7 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
     let mut report = Report::new("plan", if fits { phrase!["fits"] } else { phrase!["does not fit"] });
     report.verdict = if fits { Verdict::Answered } else { Verdict::No };
     let device = hardware.display.as_str();
-    report.headline.qualifiers.push(phrase![estimate.device, " of ", capacity, " per ", device]);
+    report.headline.qualifiers.push(phrase![estimate.total(), " of ", capacity, " per ", device]);
     let fleet = question.fleet();
     if let Some(time) = &time {
         report.headline.qualifiers.push(time.headline.answer.clone().and(" on ").and(fleet.name()));
@@ -89,6 +89,8 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
         Value::map().with("model", model.inputs()).with("hardware", fleet.inputs()).with("tokens", question.tokens);
     report.assumptions = said.assumptions;
     report.assumptions.extend(answer::assumptions(run));
+    report.assumptions.push(answer::allocator(&[&estimate], false));
+    report.derivations = answer::derivations(run, layout, &traces, &estimate);
     report.warnings = model.step_warnings(&run.step);
     if let Some(time) = time {
         report.blocks.extend(time.blocks);
@@ -135,17 +137,20 @@ fn fullest(estimate: &Estimate) -> Option<Table> {
     let rank: &RankMemory = estimate.memory.iter().max_by_key(|rank| rank.peak_bytes)?;
     let columns = [Column::left(""), Column::one_unit(""), Column::left(""), Column::right("")];
     let mut table = Table::new("memory of the fullest device", columns);
-    let outside = estimate.device.get().saturating_sub(rank.peak_bytes);
+    let outside = estimate.outside.get();
+    let total = estimate.total();
+    let allocator = total.get().saturating_sub(estimate.device.get());
     let roles = Role::ALL.into_iter().map(|role| (role.name().replace('_', " "), rank.peak_by_role[role as usize]));
-    let more = [("held by the engine", rank.beside), ("context and communicators", outside)];
+    let more =
+        [("held by the engine", rank.beside), ("context and communicators", outside), (ledger::ALLOCATOR, allocator)];
     let mut lines: Vec<(String, u64)> = roles.chain(more.map(|(name, bytes)| (name.to_owned(), bytes))).collect();
     lines.retain(|(_, bytes)| *bytes > 0);
     lines.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     for (name, bytes) in lines {
-        let share = bytes as f64 / estimate.device.get().max(1) as f64;
+        let share = bytes as f64 / total.get().max(1) as f64;
         table.rows.push(Row::new([name.into(), Bytes(bytes).into(), Cell::Bar(share), Cell::Percent(share)]));
     }
     let note = phrase![format!("a rank of stage {}, peak in {}", rank.place, stretch(&rank.phase))];
-    table.total = Some(Row::new([Cell::from("device total"), estimate.device.into()]).note(note));
+    table.total = Some(Row::new([Cell::from("device total"), total.into()]).note(note));
     Some(table)
 }

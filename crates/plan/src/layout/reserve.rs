@@ -1,0 +1,71 @@
+//! What PyTorch's allocator reserves on the devices of a layout: a rank of every kind of stage, from an empty device on.
+
+use nn::step::StepOptions;
+use units::{Bytes, Diagnostics};
+
+use super::Layout;
+use super::engine;
+use super::estimate::{Estimate, Run};
+use super::rank::RankTrace;
+use crate::allocator::{Beside, Process};
+use crate::blocks::Blocks;
+use crate::hardware::Kind;
+use crate::runtime;
+
+/// The device whose allocator reserves most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The place of its rank in the pipeline.
+    pub place: u64,
+    /// Reserved bytes; where the device has no room for them, what they would be.
+    pub bytes: Bytes,
+    /// Whether some rank found no room.
+    pub refused: bool,
+}
+
+impl Run<'_> {
+    /// Traces, memory and time of a layout; with its allocators where its tensors have room for themselves, since these only add.
+    ///
+    /// # Errors
+    /// As [`traces`](Self::traces) and [`estimate`](Self::estimate).
+    pub fn whole(&self, layout: &Layout) -> Result<(Vec<RankTrace>, Estimate), Diagnostics> {
+        let traces = self.traces(layout)?;
+        let mut estimate = self.estimate(layout, &traces)?;
+        let hardware = self.cluster.hardware;
+        if hardware.kind == Kind::Gpu && estimate.device <= hardware.capacity() {
+            estimate.reserved = self.reserve(layout)?;
+        }
+        Ok((traces, estimate))
+    }
+
+    /// What is reserved.
+    fn reserve(&self, layout: &Layout) -> Result<Option<Reserved>, Diagnostics> {
+        let hardware = self.cluster.hardware;
+        // Where states are made in the first step, they lie in other segments than where they are there before it.
+        let traces = self.traces_of(layout, &StepOptions { steps: 2, warm: false, ..self.step })?;
+        let outside = runtime::bytes(hardware, layout.devices());
+        let weight = self.step.precision.gathered_dtype().size_in_bytes();
+        let all = traces.iter().map(|rank| {
+            let shapes = engine::shapes(self.engine, &rank.stages);
+            let held = shapes.iter().map(|shape| engine::held(&[*shape].into(), weight)).collect();
+            let process = Process {
+                workspace: runtime::workspace(hardware),
+                beside: Beside { held, ..Beside::default() },
+                ..Process::default()
+            };
+            let reserve = |room| {
+                let blocks = Blocks::of(&rank.stages[0].names);
+                process.reserve(&rank.traced, &rank.options, layout.sharding(), blocks, room)
+            };
+            let mut found = reserve(Some(hardware.capacity().saturating_sub(outside)));
+            let refused = found.refused.is_some();
+            if refused {
+                found = reserve(None);
+            }
+            Reserved { place: rank.place, bytes: Bytes(found.end.peak_reserved), refused }
+        });
+        let all: Vec<Reserved> = all.collect();
+        let refused = all.iter().any(|one| one.refused);
+        Ok(all.into_iter().max_by_key(|one| one.bytes).map(|most| Reserved { refused, ..most }))
+    }
+}
