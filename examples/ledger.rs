@@ -41,6 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
         until: Until::Optimizer,
     };
     let settings = Settings::of_steps(&step, 2);

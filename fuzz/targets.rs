@@ -96,6 +96,7 @@ pub fn config(bytes: &[u8]) {
             dropout: true,
             objective: nn::Objective::DEFAULT,
             offload: nn::Offload::NONE,
+            in_backward: false,
             until: Until::Optimizer,
         };
         if let Err(problems) = model.trace(&options) {

@@ -58,6 +58,12 @@ pub struct TuningArgs {
     /// Linear maps with adapters, such as `q_proj,v_proj` [default: all in blocks]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
     pub lora_targets: Vec<String>,
+    /// Train magnitudes of the rows of adapted weights beside their directions (`DoRA`)
+    #[arg(long, requires = "lora")]
+    pub dora: bool,
+    /// Train these whole beside adapters, such as `embed_tokens,lm_head`, in copies of the frozen ones (`modules_to_save` of PEFT)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
+    pub lora_modules_to_save: Vec<String>,
     /// Store the frozen weights of linear maps as nf4, nf4-dq, int8, gptq, awq, fp8-block, mxfp4 or nvfp4
     #[arg(long, value_name = "FORMAT")]
     pub quant: Option<String>,
@@ -150,7 +156,9 @@ impl TuningArgs {
                 alpha: alpha.unwrap_or(2.0 * rank as f64),
                 dropout: dropout.unwrap_or(0.0),
                 targets,
+                magnitudes: self.dora,
             }),
+            copied: patterns(&mut own, "--lora-modules-to-save", &self.lora_modules_to_save),
             packed_keeps_inputs: self.quant_keeps_inputs,
             packed: own.flag_with("--quant", self.quant.as_deref(), tuning::format),
             frozen_dtype: own.flag_with("--frozen-dtype", self.frozen_dtype.as_deref(), float),

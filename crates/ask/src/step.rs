@@ -130,6 +130,9 @@ pub struct StepArgs {
     /// none, selective, full [default: none]
     #[arg(long, value_name = "POLICY")]
     pub recompute: Option<String>,
+    /// Update each parameter within backward, as soon as its gradient is complete, and free the gradient
+    #[arg(long)]
+    pub optimizer_in_backward: bool,
     /// Micro-batches per optimizer step [default: 1]
     #[arg(long, value_name = "N")]
     pub grad_accum: Option<String>,
@@ -177,13 +180,14 @@ pub fn word<T: std::str::FromStr<Err = String>>(read: &mut Reader<'_>, flag: &st
 
 impl StepArgs {
     /// Its flags, each with whether it was given.
-    pub const fn given(&self) -> [(&'static str, bool); 12] {
+    pub const fn given(&self) -> [(&'static str, bool); 13] {
         [
             ("--batch", self.batch.is_some()),
             ("--seq-len", self.seq_len.is_some()),
             ("--profile", self.profile.is_some()),
             ("--precision", self.precision.is_some()),
             ("--optimizer", self.optimizer.is_some()),
+            ("--optimizer-in-backward", self.optimizer_in_backward),
             ("--recompute", self.recompute.is_some()),
             ("--grad-accum", self.grad_accum.is_some()),
             ("--autocast", self.autocast.is_some()),
@@ -218,6 +222,8 @@ impl StepArgs {
         // The default of the implementation: PyTorch picks foreach on GPUs and a loop elsewhere.
         let implementation = optimizer.1.unwrap_or(match (profile, on_gpu) {
             (Profile::Fused, _) => Implementation::Fused,
+            // Each parameter has an optimizer of its own.
+            _ if self.optimizer_in_backward => Implementation::ForLoop,
             (_, true) => Implementation::ForEach,
             (_, false) => Implementation::ForLoop,
         });
@@ -241,7 +247,7 @@ impl StepArgs {
         let given = number(read, "--seq-len", &self.seq_len, longest);
         // The positions of an image or a sound are those of its size.
         let positions = model.and_then(|model| model.spec.signal()).map(nn::spec::SignalSpec::positions);
-        StepOptions {
+        let options = StepOptions {
             batch: number(read, "--batch", &self.batch, 1),
             seq_len: positions.unwrap_or(given),
             profile,
@@ -260,8 +266,13 @@ impl StepArgs {
                 preference: word::<Reference>(read, "--dpo", self.dpo.as_deref()),
             },
             offload: word::<Offload>(read, "--offload", self.offload.as_deref()).unwrap_or_default(),
+            in_backward: self.optimizer_in_backward,
             until: Until::Optimizer,
+        };
+        if options.in_backward {
+            in_backward(read, &options);
         }
+        options
     }
 }
 
@@ -294,6 +305,13 @@ impl LayoutArgs {
                     .help(format!("--dp {devices}")),
             );
         }
+        if options.in_backward && zero.is_some_and(|stage| stage > 0) {
+            read.problem(
+                Diagnostic::error("", "--optimizer-in-backward with --zero: not modelled")
+                    .why("what of a gradient is gathered and reduced when each parameter is updated depends on the engine")
+                    .help("--zero 0"),
+            );
+        }
         let given = read.flag::<Bytes>("--runtime", self.runtime.as_deref());
         let conf = read.flag::<Conf>("--alloc-conf", self.alloc_conf.as_deref());
         let other = hardware.filter(|hardware| hardware.kind != Kind::Gpu);
@@ -322,6 +340,33 @@ impl LayoutArgs {
             depth: 1,
             timeline: false,
         }
+    }
+}
+
+/// Notes what an update within backward does not go with, as its source refuses it too.
+fn in_backward(read: &mut Reader<'_>, options: &StepOptions) {
+    let mut refuse = |with: String, why: &str, help: &str| {
+        read.problem(Diagnostic::error("", format!("--optimizer-in-backward with {with}")).why(why).help(help));
+    };
+    if options.grad_accum_steps > 1 {
+        let why = "a gradient is gone before the next micro-batch could be added to it";
+        refuse(format!("--grad-accum {}", options.grad_accum_steps), why, "--grad-accum 1");
+    }
+    if options.precision == Precision::Fp16Mixed {
+        let why = "a loss scale looks at all gradients before any parameter is updated, as clipping by their norm does";
+        refuse("--precision fp16-mixed".to_owned(), why, "--precision bf16-mixed");
+    }
+    if options.precision.grad_dtype() != options.precision.param_dtype() {
+        let why = "gradients are collected in buffers that live on";
+        refuse(format!("--precision {}", options.precision), why, "--precision bf16-master");
+    }
+    if options.optimizer.implementation == Implementation::ForEach {
+        let why = "each parameter has an optimizer of its own, and foreach updates many at once";
+        refuse("a foreach optimizer".to_owned(), why, "--optimizer adamw-fused");
+    }
+    if options.offload.optimizer {
+        let why = "not modelled: updates on the host while backward runs";
+        refuse("--offload optimizer".to_owned(), why, "--offload none");
     }
 }
 

@@ -11,6 +11,7 @@ pub mod context;
 pub mod families;
 pub mod fp8;
 pub mod generate;
+mod in_backward;
 pub mod loss;
 pub mod model;
 pub mod modules;

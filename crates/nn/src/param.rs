@@ -180,7 +180,12 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// If the shape is too large to count.
     pub fn param(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init) -> Result<Tensor> {
-        let dtype = if self.trains(name) { self.dtype } else { self.frozen_dtype };
+        let copied = self.tuning.copies(&self.path(name));
+        let dtype = if self.trains(name) && !copied { self.dtype } else { self.frozen_dtype };
+        if copied {
+            let original = self.initial(shape, init, dtype)?.with_role(Role::Parameter);
+            self.keep(&format!("{name}.original"), original, shape, kind, false);
+        }
         self.param_in(name, shape, kind, init, dtype)
     }
 
@@ -202,6 +207,18 @@ impl<'a> Builder<'a> {
     /// If the shape is too large to count.
     pub fn adapter(&self, name: &str, shape: &[u64], init: Init) -> Result<Tensor> {
         let tensor = self.initial(shape, init, self.dtype)?.with_role(Role::Parameter).require_grad()?;
+        self.keep(name, tensor.clone(), shape, ParamKind::Adapter, true);
+        Ok(tensor)
+    }
+
+    /// The same with values, which are made only where the device holds data.
+    ///
+    /// # Errors
+    /// If the shape is too large to count.
+    pub fn adapter_with(&self, name: &str, shape: &[u64], values: impl FnOnce() -> Result<Vec<f64>>) -> Result<Tensor> {
+        let values = if self.runtime.holds_data() { values()? } else { Vec::new() };
+        let tensor = self.runtime.tensor_with(shape, self.dtype, || values)?;
+        let tensor = tensor.with_role(Role::Parameter).require_grad()?;
         self.keep(name, tensor.clone(), shape, ParamKind::Adapter, true);
         Ok(tensor)
     }

@@ -1,6 +1,7 @@
 //! Whole training steps under the meter.
 
 use crate::context::{Forward, Profile, Recompute};
+use crate::in_backward;
 use crate::loss::Labels;
 use crate::loss::output_loss;
 use crate::model::{Model, Tower};
@@ -169,6 +170,9 @@ pub struct StepOptions {
     pub objective: Objective,
     /// What is on the host. It changes the recording, not the program.
     pub offload: Offload,
+    /// Each parameter is updated within the backward pass, once its gradient is complete, which is then freed. It changes the
+    /// recording, not the program.
+    pub in_backward: bool,
     /// Stops after the forward pass, or after the backward pass of the first step.
     pub until: Until,
 }
@@ -238,6 +242,7 @@ impl StepOptions {
             dropout: false,
             objective: Objective::DEFAULT,
             offload: Offload::NONE,
+            in_backward: false,
             until: Until::Optimizer,
         }
     }
@@ -429,6 +434,9 @@ fn finish(runtime: &Runtime, model: &Model, options: &StepOptions) -> StepTrace 
 pub(crate) fn finished(runtime: &Runtime, models: &[&Model], options: &StepOptions) -> StepTrace {
     let mut trace = runtime.take_trace();
     let params: Vec<Param> = models.iter().flat_map(|model| model.params()).cloned().collect();
+    if options.in_backward {
+        in_backward::apply(&mut trace);
+    }
     let host = offload::apply(&mut trace, &params, options.precision.grad_dtype(), options.offload);
     let buffers = models.iter().flat_map(|model| model.buffers());
     StepTrace { params: infos(&params), host, buffer_bytes: buffers.map(|(_, t)| t.storage().bytes()).sum(), trace }

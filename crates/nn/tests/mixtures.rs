@@ -55,6 +55,7 @@ fn trace(loaded: &Loaded, profile: Profile, (batch, seq_len): (u64, u64), until:
         dropout: false,
         objective: napkin_nn::Objective::DEFAULT,
         offload: napkin_nn::Offload::NONE,
+        in_backward: false,
         until,
     };
     step::trace(&loaded.spec, &options).unwrap().trace

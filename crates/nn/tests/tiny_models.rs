@@ -61,6 +61,7 @@ fn options(profile: Profile) -> StepOptions {
         dropout: true,
         objective: napkin_nn::Objective::DEFAULT,
         offload: napkin_nn::Offload::NONE,
+        in_backward: false,
         until: Until::Optimizer,
     }
 }

@@ -30,6 +30,7 @@ const OPTIONS: StepOptions = StepOptions {
     dropout: true,
     objective: napkin_nn::Objective::DEFAULT,
     offload: napkin_nn::Offload::NONE,
+    in_backward: false,
     until: Until::Optimizer,
 };
 
@@ -43,14 +44,25 @@ fn spec(tuning: Tuning) -> ModelSpec {
 }
 
 fn lora(targets: &[&str], dropout: f64) -> Tuning {
-    let lora = Lora { rank: 2, alpha: 4.0, dropout, targets: patterns(targets) };
+    let lora = Lora { rank: 2, alpha: 4.0, dropout, targets: patterns(targets), magnitudes: false };
     Tuning { lora: Some(lora), ..Tuning::default() }
+}
+
+fn directed(targets: &[&str], dropout: f64) -> Tuning {
+    let plain = lora(targets, dropout);
+    Tuning { lora: plain.lora.map(|lora| Lora { magnitudes: true, ..lora }), ..plain }
 }
 
 fn tunings() -> Vec<(String, Tuning)> {
     let mut all = vec![
         ("adapters".to_owned(), lora(&[], 0.0)),
         ("adapters with dropout".to_owned(), lora(&["q_proj", "v_proj"], 0.1)),
+        ("adapters with magnitudes".to_owned(), directed(&[], 0.0)),
+        ("adapters with magnitudes and dropout".to_owned(), directed(&["q_proj", "v_proj"], 0.1)),
+        (
+            "adapters and copies".to_owned(),
+            Tuning { copied: patterns(&["embed_tokens", "lm_head"]), ..lora(&["q_proj"], 0.0) },
+        ),
         ("adapters and a head".to_owned(), Tuning { trained: patterns(&["lm_head"]), ..lora(&["down_proj"], 0.0) }),
         (
             "frozen beginning".to_owned(),

@@ -44,6 +44,7 @@ fn step(profile: Profile) -> StepOptions {
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
         until: Until::Optimizer,
     }
 }

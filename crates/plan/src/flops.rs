@@ -244,6 +244,7 @@ pub fn step_inputs(options: &StepOptions) -> Value {
         .with("recompute", options.recompute.name())
         .with("loss", options.objective.head.to_string())
         .with("offload", options.offload.is_any().then(|| options.offload.to_string()))
+        .with("optimizer_in_backward", options.in_backward.then_some("yes"))
         .with("dpo", options.objective.preference.map(nn::Reference::name))
 }
 
@@ -262,6 +263,11 @@ pub fn step_assumptions(options: &StepOptions) -> Vec<Assumption> {
         batch_assumption(options),
         seq_len_assumption(options),
     ];
+    if options.in_backward {
+        let why = "each parameter is updated as soon as its gradient is complete, which is then freed (torchtune)";
+        let given = Assumption::new("optimizer_in_backward", "optimizer in backward", "yes", Origin::Given);
+        all.push(given.why(why).flag("--optimizer-in-backward"));
+    }
     all.extend(objective_assumption(options));
     if options.grad_accum_steps > 1 {
         let steps = options.grad_accum_steps;

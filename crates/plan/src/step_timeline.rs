@@ -193,6 +193,7 @@ mod tests {
                 dropout: false,
                 objective: Objective::DEFAULT,
                 offload: Offload::NONE,
+                in_backward: false,
                 until: Until::Optimizer,
             };
             let request = Request {

@@ -21,7 +21,11 @@ impl Model {
         let params = parameters(&self.spec)?;
         let maps: Vec<&str> = params.iter().filter(|p| p.kind == ParamKind::Matrix).map(module).collect();
         let names: Vec<&str> = params.iter().map(|p| p.name.as_str()).collect();
-        for (flag, patterns) in [("--freeze", &tuning.frozen), ("--train-only", &tuning.trained)] {
+        for (flag, patterns) in [
+            ("--freeze", &tuning.frozen),
+            ("--train-only", &tuning.trained),
+            ("--lora-modules-to-save", &tuning.copied),
+        ] {
             problems.extend(unmatched(flag, patterns, &names));
             problems.extend(beyond(flag, patterns, &names));
         }
@@ -39,6 +43,14 @@ impl Model {
                     Diagnostic::error("T0313", format!("--lora {}: no linear map is wider than {widest}", lora.rank))
                         .why("an adapter of a rank beyond the map's own says nothing that the map cannot")
                         .help("--lora 16"),
+                );
+            }
+            if let (true, Some(format)) = (lora.magnitudes, tuning.packed) {
+                problems.push(
+                    Diagnostic::error("T0313", format!("--dora with --quant {}: not modelled", format.name))
+                        .why("norms of rows are taken of weights that are unpacked for it in every pass")
+                        .help("--lora without --dora: the bytes are less by that weight in 16 bits, for the widest map at a time")
+                        .help("--dora without --quant"),
                 );
             }
             if maps.is_empty() {
@@ -95,6 +107,10 @@ impl Model {
             let why = "as MatMul4Bit of bitsandbytes before 0.43.2 (July 2024)";
             all.push(given("quant_keeps_inputs", "yes".to_owned(), "--quant-keeps-inputs").why(why));
         }
+        if !tuning.copied.is_empty() {
+            let why = "modules_to_save of PEFT: trained in copies of their own dtype, the originals stay";
+            all.push(given("modules_to_save", list(&tuning.copied), "--lora-modules-to-save").why(why));
+        }
         if !tuning.frozen.is_empty() {
             all.push(given("frozen", list(&tuning.frozen), "--freeze"));
         }
@@ -122,12 +138,14 @@ impl Model {
                 .with("alpha", lora.alpha)
                 .with("dropout", lora.dropout)
                 .with("targets", texts(&lora.targets))
+                .with("magnitudes", lora.magnitudes)
         });
         (!tuning.is_plain()).then(|| {
             Value::map()
                 .with("lora", lora)
                 .with("quant", tuning.packed.map(|format| format.name))
                 .with("quant_keeps_inputs", tuning.packed_keeps_inputs)
+                .with("modules_to_save", texts(&tuning.copied))
                 .with("frozen", texts(&tuning.frozen))
                 .with("trained", texts(&tuning.trained))
                 .with("frozen_dtype", tuning.frozen_dtype.map(tensor::DType::name))
@@ -158,7 +176,8 @@ fn list(patterns: &[Pattern]) -> String {
 
 fn words(lora: &Lora) -> String {
     let targets = if lora.targets.is_empty() { "all linear maps of blocks".to_owned() } else { list(&lora.targets) };
-    format!("beside {targets}; alpha {}, dropout {}", lora.alpha, lora.dropout)
+    let directed = if lora.magnitudes { "; magnitudes of rows are trained too (DoRA)" } else { "" };
+    format!("beside {targets}; alpha {}, dropout {}{directed}", lora.alpha, lora.dropout)
 }
 
 /// Patterns that name none of `paths`, with those that look like it.

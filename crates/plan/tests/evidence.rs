@@ -40,6 +40,7 @@ const OPTIONS: StepOptions = StepOptions {
     dropout: false,
     objective: nn::Objective::DEFAULT,
     offload: nn::Offload::NONE,
+    in_backward: false,
     until: Until::Optimizer,
 };
 

@@ -27,6 +27,7 @@ fn options(profile: Profile, recompute: Recompute, offload: Offload) -> StepOpti
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload,
+        in_backward: false,
         until: Until::Optimizer,
     }
 }

@@ -125,6 +125,7 @@ fn steps() -> impl Strategy<Value = StepOptions> {
                 dropout,
                 objective: nn::Objective::DEFAULT,
                 offload: nn::Offload::NONE,
+                in_backward: false,
                 until: Until::Optimizer,
             }
         },
@@ -392,6 +393,7 @@ fn what_fits_fits_and_one_more_does_not() {
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
         until: Until::Optimizer,
     };
     let sharding = Sharding::default();

@@ -53,6 +53,7 @@ fn step(name: &str, set: &str, batch: u64, seq_len: u64, precision: Precision, w
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
         until: Until::Optimizer,
     };
     (model, options)

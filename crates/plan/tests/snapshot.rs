@@ -50,6 +50,7 @@ fn request(batch: u64) -> ledger::Request<'static> {
         until: Until::Optimizer,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
     };
     let sharding = Sharding::default();
     ledger::Request {

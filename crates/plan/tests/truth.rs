@@ -57,6 +57,7 @@ fn options(batch: u64, seq_len: u64, profile: Profile) -> StepOptions {
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
         until: Until::Backward,
     }
 }

@@ -82,6 +82,7 @@ fn every_module_keeps_what_the_reference_keeps() {
             dropout: cells[6] == "config",
             objective: nn::Objective::DEFAULT,
             offload: nn::Offload::NONE,
+            in_backward: false,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();

@@ -46,6 +46,7 @@ fn small_variants_match() {
             dropout: false,
             objective: nn::Objective::DEFAULT,
             offload: nn::Offload::NONE,
+            in_backward: false,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
@@ -101,6 +102,7 @@ fn tiny_models_have_the_counts_of_the_reference() {
             dropout: false,
             objective: nn::Objective::DEFAULT,
             offload: nn::Offload::NONE,
+            in_backward: false,
             until: Until::Backward,
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();

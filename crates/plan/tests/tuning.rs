@@ -22,10 +22,13 @@ fn patterns(names: &str) -> Vec<Pattern> {
 
 #[test]
 fn adapters_keep_and_do_what_peft_keeps_and_does() {
+    let plain = include_str!("truth/adapters.csv").lines().skip(1).map(|line| (line, "plain,"));
+    let variants = include_str!("truth/adapter_variants.csv").lines().skip(1).map(|line| (line, ""));
     let mut off = Vec::new();
-    for line in include_str!("truth/adapters.csv").lines().skip(1) {
-        let cells: Vec<&str> = line.split(',').collect();
-        let [attention, precision, targets, dropout, rank, batch, seq_len, trainable, total, saved, fwd, both] =
+    for (line, before) in plain.chain(variants) {
+        let cells = format!("{before}{line}");
+        let cells: Vec<&str> = cells.split(',').collect();
+        let [variant, attention, precision, targets, dropout, rank, batch, seq_len, trainable, total, saved, fwd, both] =
             cells[..]
         else {
             panic!("{line}")
@@ -35,8 +38,10 @@ fn adapters_keep_and_do_what_peft_keeps_and_does() {
             alpha: 16.0,
             dropout: dropout.parse().unwrap(),
             targets: patterns(targets),
+            magnitudes: variant == "dora",
         };
-        let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
+        let copied = variant.strip_prefix("save ").map_or_else(Vec::new, patterns);
+        let tuning = Tuning { lora: Some(lora), copied, ..Tuning::default() };
         let model = Model::from_text("tiny", "tiny.json", CONFIG.as_bytes(), &[], None).unwrap().tuned(tuning).unwrap();
         let counts = Counts::of(&parameters(&model).unwrap());
         assert_eq!(counts.trainable.get().to_string(), trainable, "{line}");
@@ -54,13 +59,16 @@ fn adapters_keep_and_do_what_peft_keeps_and_does() {
             dropout: true,
             objective: nn::Objective::DEFAULT,
             offload: nn::Offload::NONE,
+            in_backward: false,
             until: Until::Backward,
         };
         let traced = model.trace(&options).unwrap();
         let timeline = Timeline::of(&traced, &options, Sharding::default(), Blocks::of(&model.spec.names));
         let phase = timeline.phases.iter().find(|phase| phase.name == "fwd1").unwrap();
         let role = |role: Role| phase.end_by_role[role as usize];
-        let kept = role(Role::Activation) + role(Role::WeightCast);
+        // Token ids are an input here; a table that is trained keeps them.
+        let ids = if variant.contains("embed_tokens") { options.batch * options.seq_len * 8 } else { 0 };
+        let kept = role(Role::Activation) + role(Role::WeightCast) + ids;
         let flop = |phases: &[Phase]| traced.trace.cost(|event| phases.contains(&event.phase)).matmul_dense;
         let (forward, step) = (flop(&[Phase::Forward]), flop(&[Phase::Forward, Phase::Backward]));
         let is = [counts.stored.get(), kept, forward as u64, step as u64];

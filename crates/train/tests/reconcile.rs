@@ -38,6 +38,7 @@ fn options(precision: Precision, recompute: Recompute, grad_accum_steps: u64, ki
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: nn::Offload::NONE,
+        in_backward: false,
         until: Until::Optimizer,
     }
 }

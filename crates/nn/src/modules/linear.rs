@@ -1,6 +1,7 @@
 //! A linear map with its weight and bias.
 
-use super::{Adapter, Packed};
+use super::Packed;
+use super::adapter::{Adapter, Base};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::ranks::Share;
@@ -99,7 +100,12 @@ impl Linear {
         // Of a sum over the ranks, the bias is added to the whole.
         let bias = spec.bias.then(|| if summed { b.sharing(Share::Whole, bias) } else { bias() }).transpose()?;
         let adapter = tuning.adapter(&b.runtime().module_path());
-        let adapter = adapter.map(|lora| Adapter::new(b, lora, input, output).map(Box::new)).transpose()?;
+        let whole = match &weight {
+            Weight::Whole(weight) => Some(Base { weight, transposed: spec.transposed, bias: bias.as_ref() }),
+            Weight::Packed(_) => None,
+        };
+        let adapter = adapter.map(|lora| Adapter::new(b, lora, [input, output], whole.as_ref()).map(Box::new));
+        let adapter = adapter.transpose()?;
         Ok(Self {
             name: spec.name,
             weight,
@@ -148,8 +154,16 @@ impl Linear {
             }
         };
         match self.adapter.as_ref().filter(|_| f.adapters) {
-            Some(adapter) => adapter.forward(f, x, &out),
+            Some(adapter) => adapter.forward(f, x, &out, self.base().as_ref()),
             None => Ok(out),
+        }
+    }
+
+    /// The map without its adapter, if its weight is stored as it is used.
+    fn base(&self) -> Option<Base<'_>> {
+        match &self.weight {
+            Weight::Whole(weight) => Some(Base { weight, transposed: self.transposed, bias: self.bias.as_ref() }),
+            Weight::Packed(_) => None,
         }
     }
 

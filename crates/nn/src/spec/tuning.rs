@@ -22,6 +22,9 @@ pub struct Tuning {
     /// Whether products with packed weights keep their inputs though nothing asks for them, as those of bitsandbytes did
     /// before 0.43.2.
     pub packed_keeps_inputs: bool,
+    /// Parameters that are trained whole beside adapters, in copies: the originals stay, frozen, and so does their dtype
+    /// (`modules_to_save` of PEFT).
+    pub copied: Vec<Pattern>,
     /// dtype of what is frozen and not packed; `None`: the 16 bits of a mixed recipe where there are adapters, else what
     /// the recipe gives parameters.
     pub frozen_dtype: Option<DType>,
@@ -40,6 +43,10 @@ pub struct Lora {
     pub dropout: f64,
     /// Linear maps that have one; none: all those of blocks.
     pub targets: Vec<Pattern>,
+    /// Whether the rows of each adapted weight are normalised and multiplied with magnitudes that are trained beside (`DoRA`).
+    ///
+    /// Source: Liu et al. 2024, arXiv:2402.09353.
+    pub magnitudes: bool,
 }
 
 /// Names some parameters or modules: parts separated by dots that follow each other somewhere in a path. `*` stands for
@@ -111,6 +118,7 @@ impl Tuning {
     pub const PLAIN: Self = Self {
         frozen: Vec::new(),
         trained: Vec::new(),
+        copied: Vec::new(),
         lora: None,
         packed: None,
         packed_keeps_inputs: false,
@@ -126,7 +134,12 @@ impl Tuning {
     pub fn trains(&self, name: &str) -> bool {
         let any = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(name));
         let only = self.lora.is_some() || self.packed.is_some() || !self.trained.is_empty();
-        if only { any(&self.trained) && !any(&self.frozen) } else { !any(&self.frozen) }
+        if only { any(&self.trained) && !any(&self.frozen) || any(&self.copied) } else { !any(&self.frozen) }
+    }
+
+    /// Whether the parameter with this name is trained in a copy.
+    pub fn copies(&self, name: &str) -> bool {
+        self.copied.iter().any(|pattern| pattern.matches(name))
     }
 
     /// The adapter of the linear map at this path of a module.
@@ -138,7 +151,7 @@ impl Tuning {
     /// Whether blocks that are described alike are trained alike.
     pub fn is_uniform(&self) -> bool {
         let targets = self.lora.iter().flat_map(|lora| &lora.targets);
-        !self.frozen.iter().chain(&self.trained).chain(targets).any(Pattern::picks_blocks)
+        !self.frozen.iter().chain(&self.trained).chain(&self.copied).chain(targets).any(Pattern::picks_blocks)
     }
 }
 
@@ -184,7 +197,7 @@ mod tests {
         let only = Tuning { trained: pattern("layers.0-3"), ..Tuning::default() };
         assert!(only.trains("model.layers.3.mlp.up_proj.weight") && !only.trains("model.norm.weight"));
         assert!(!only.is_uniform());
-        let lora = Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: pattern("q_proj") };
+        let lora = Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: pattern("q_proj"), magnitudes: false };
         let lora = Tuning { lora: Some(lora), trained: pattern("lm_head"), ..Tuning::default() };
         assert!(lora.trains("lm_head.weight") && !lora.trains("model.norm.weight"));
         assert!(lora.adapter("model.layers.0.self_attn.q_proj").is_some());

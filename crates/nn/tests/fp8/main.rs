@@ -277,6 +277,7 @@ fn eight_bits_are_kept_for_backward() {
             dropout: false,
             objective: napkin_nn::Objective::DEFAULT,
             offload: napkin_nn::Offload::NONE,
+            in_backward: false,
             until: Until::Forward,
         };
         let trace = step::trace(&spec(), &options).unwrap().trace;

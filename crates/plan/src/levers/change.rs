@@ -77,7 +77,9 @@ impl Setup {
     /// The step of one device.
     pub const fn options(&self) -> StepOptions {
         let Layout { micro_batch: batch, grad_accum: grad_accum_steps, recompute, offload, .. } = self.layout;
-        StepOptions { batch, grad_accum_steps, recompute, offload, ..self.step }
+        // Micro-batches add up in gradients that live on.
+        let in_backward = self.step.in_backward && grad_accum_steps == 1;
+        StepOptions { batch, grad_accum_steps, recompute, offload, in_backward, ..self.step }
     }
 
     /// The flags that turn this set-up into `to`.

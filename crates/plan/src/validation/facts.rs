@@ -63,6 +63,7 @@ fn options(seq_len: u64) -> StepOptions {
         dropout: false,
         objective: nn::Objective::DEFAULT,
         offload: Offload::default(),
+        in_backward: false,
         until: Until::Backward,
     }
 }

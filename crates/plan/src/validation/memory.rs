@@ -311,6 +311,7 @@ fn options(row: &Row, assumed: &mut Vec<String>) -> Result<StepOptions, String> 
         dropout: false,
         objective: Objective { head, ..Objective::DEFAULT },
         offload,
+        in_backward: false,
         until: Until::Optimizer,
     })
 }
@@ -381,6 +382,7 @@ fn tuning(row: &Row, assumed: &mut Vec<String>) -> Result<Tuning, String> {
         alpha: number(alpha)?,
         dropout: number(dropout)?,
         targets: targets.collect(),
+        magnitudes: false,
     };
     assumed.push(format!(
         "rank {rank} beside {}, as the recipe of the source says",

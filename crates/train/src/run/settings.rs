@@ -256,6 +256,7 @@ mod tests {
             dropout: false,
             objective,
             offload: nn::Offload::NONE,
+            in_backward: false,
             until: Until::Optimizer,
         };
         Settings::of_steps(&options, 10)
