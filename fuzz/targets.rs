@@ -42,6 +42,7 @@ fn infer(what: What<'_>) {
         state: some(2),
         seq_len: some(8),
         prompt: some(8),
+        encoder_len: some(8),
         batch: some(1),
         block: some(16),
         chunk: some(8),
@@ -184,7 +185,6 @@ pub fn oom(bytes: &[u8]) {
     }
 }
 
-/// Memory snapshots: what is read has blocks that fill their segments, and a report; what is refused says why and where.
 /// The configuration of an engine; a layout that comes out of it is checked, and written for every engine.
 pub fn handover(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -216,6 +216,7 @@ pub fn handover(bytes: &[u8]) {
     }
 }
 
+/// Memory snapshots: what is read has blocks that fill their segments, and a report; what is refused says why and where.
 pub fn snapshot(bytes: &[u8]) {
     match Snapshot::read("fuzz.pickle", bytes) {
         Ok(snapshot) => {

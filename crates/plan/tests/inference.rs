@@ -8,8 +8,10 @@ use plan::fit::{Choice, Memory};
 use plan::fleet::Fleet;
 use plan::hardware::{self, Precision};
 use plan::inference::cache::{Cache, Kept};
+use plan::inference::weights::Weights;
 use plan::inference::{Request, Room, What};
 use plan::model::Model;
+use plan::params::parameters;
 use plan::presets;
 use plan::quant::{Format, Storage};
 use plan::report::{Report, Value, Verdict};
@@ -30,6 +32,7 @@ fn request(what: What<'_>, seq_len: u64) -> Request<'_> {
         state: default(2),
         seq_len: default(seq_len),
         prompt: default(seq_len),
+        encoder_len: default(1),
         batch: default(1),
         block: default(plan::inference::BLOCK),
         chunk: default(plan::inference::CHUNK),
@@ -238,7 +241,7 @@ fn compressed_blocks() {
     assert_eq!(cache.read_bytes(1 << 20, 1), read + window + 2 * pending);
 
     // Reading 256 tokens behind 1,024: scores of a window and of blocks, by the pairs that are needed.
-    let reading = Reading { batch: 1, past: 1024, new: 256, dtype: DType::BF16 };
+    let reading = Reading { batch: 1, past: 1024, new: 256, encoded: None, dtype: DType::BF16 };
     let small = nn::ModelSpec { layers: spec.layers[1..4].to_vec(), ..spec };
     let traced = reading::trace(&small, &reading).unwrap().trace;
     let scores: u128 = traced.ops.iter().filter(|e| e.op.name() == "attention").map(|e| e.cost.matmul).sum();
@@ -269,7 +272,8 @@ fn the_engine_keeps_what_is_predicted() {
                 kind.kept = Kept::Heads { kv_heads: attention.heads, key, value };
             }
         }
-        let read = reading::trace(&spec, &Reading { batch: 2, past: 3, new: 4, dtype: DType::F32 }).unwrap();
+        let read =
+            reading::trace(&spec, &Reading { batch: 2, past: 3, new: 4, encoded: None, dtype: DType::F32 }).unwrap();
         assert_eq!(read.cache_bytes, 2 * 7 * cache.token_bytes(1), "{path:?}");
         checked += 1;
     }
@@ -597,6 +601,56 @@ fn keys_say_what_modules_do() {
     let known = ["DeepSeek-V3.2", "GLM-5", "MiMo-V2-Flash", "falcon-180B"];
     assert!(known.iter().all(|name| differ.iter().any(|other| other == name)), "{differ:?}");
     assert!(agreed > 90 && differ.len() * 12 < agreed, "{agreed} agree, not {differ:?}");
+}
+
+/// BART-large by hand: 12 blocks of width 1024 keep a key and a value of each token, and of each of 1,024 positions of the
+/// encoder; a token reads these, and neither the encoder nor the maps that made them.
+#[test]
+fn decoders_behind_an_encoder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs");
+    let load = |name: &str| {
+        let text = std::fs::read(folder.join(format!("default-{name}.json"))).unwrap();
+        Model::from_text(name, "config.json", &text, &[], None).unwrap()
+    };
+    let model = load("bart");
+    let of = |encoder: u64| Request {
+        prompt: default(1),
+        encoder_len: default(encoder),
+        ..request(What::Model(&model), 100)
+    };
+    let report = of(1024).report().unwrap();
+    let (layers, h, f, v) = (12, 1024, 4096, 50_265);
+    let (token, encoder) = (layers * 2 * h * 2, layers * 2 * h * 2 * 1024);
+    assert_eq!(uint(&report, &["cache", "bytes_per_token"]), token);
+    assert_eq!(uint(&report, &["cache", "sequence_bytes_device"]), 100 * token + encoder);
+    // A paged engine has blocks of 16: 7 of the text and 64 of the encoder.
+    assert_eq!(uint(&report, &["engine", "sequence_bytes_device"]), (7 + 64) * 16 * token);
+
+    let flop = |past: u64, encoded: u64| {
+        let reading = Reading { batch: 1, past, new: 1, encoded: Some(encoded), dtype: DType::BF16 };
+        reading::trace(&model.spec, &reading).unwrap().trace.cost(|_| true).matmul
+    };
+    // Maps of a block: q, k, v and o of its own attention, q and o of the other, two of the feed-forward part; the head.
+    let maps = 4 * h * h + 2 * h * h + 2 * h * f;
+    assert_eq!(flop(99, 1024), layers * (2 * maps + 4 * h * 100 + 4 * h * 1024) + 2 * h * v);
+    // The first token has the encoder run, and its keys and values made.
+    let read = layers * 1024 * (2 * (4 * h * h + 2 * h * f) + 4 * h * 1024);
+    let kept = layers * 1024 * 2 * 2 * h * h;
+    assert_eq!(flop(0, 1024), read + kept + layers * (2 * maps + 4 * h + 4 * h * 1024) + 2 * h * v);
+
+    // What a token reads of the weights: no table of positions, no norm or bias counts for more than a thousandth here.
+    let weights = Weights::of(&model.spec, &parameters(&model).unwrap(), Storage::Format(Format::bf16()), 1);
+    near(weights.read_bytes(1), (2 * (layers * maps + h * v)) as f64, 2e-3);
+
+    for (name, positions) in [("t5", 512), ("whisper", 1500)] {
+        let model = load(name);
+        let asked = Request { prompt: default(1), encoder_len: default(positions), ..request(What::Model(&model), 64) };
+        let report = asked.report().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let cross = model.spec.layers[0].cross.as_ref().unwrap();
+        let width = u128::from(cross.attention.heads * cross.attention.head_dim);
+        let of = |positions: u64| model.spec.layers.len() as u128 * 2 * width * 2 * u128::from(positions);
+        assert_eq!(uint(&report, &["cache", "sequence_bytes_device"]), of(64) + of(positions), "{name}");
+    }
 }
 
 /// What reads in both directions keeps nothing to go on from.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use nn::config::Config;
+use nn::spec::{SourceSpec, StackSpec};
 use plan::fit::{Choice, Memory};
 use plan::hardware::{Hardware, Kind};
 use plan::inference::cache::WIDTH;
@@ -81,7 +82,10 @@ pub struct SequenceArgs {
     /// Tokens of a sequence, prompt and answer [default: the model's own limit, at most 8192]
     #[arg(long, visible_alias = "max-model-len", value_name = "N")]
     pub seq_len: Option<String>,
-    /// Tokens of its prompt [default: all of them]
+    /// Positions of the encoder of a model that has one [default: its own limit, at most 512; of a sound its own]
+    #[arg(long, value_name = "N")]
+    pub encoder_len: Option<String>,
+    /// Tokens of its prompt [default: all of them; behind an encoder 1]
     #[arg(long, value_name = "N")]
     pub prompt: Option<String>,
     /// Sequences at the same time [default: 1]
@@ -164,7 +168,9 @@ impl Infer {
             Ok(model) => {
                 of_a_bare_count(read, "--params", &self.params);
                 of_a_bare_count(read, "--active", &self.active);
-                read.take_all(model.require_language_model("infer"));
+                if !model.spec.continues_text() {
+                    read.take_all(model.require_language_model("infer"));
+                }
                 Some(Subject::Model(Box::new(model)))
             }
             // A family that is not known still says what its heads keep.
@@ -224,7 +230,13 @@ impl Infer {
         let number =
             |read: &mut Reader<'_>, flag: &str, text: &Option<String>| read.flag_with(flag, text.as_deref(), count);
         let seq_len = Choice::or(number(read, "--seq-len", &self.sequences.seq_len), longest);
-        let prompt = Choice::or(number(read, "--prompt", &self.sequences.prompt), seq_len.value);
+        let encoder = match subject {
+            Some(Subject::Model(model)) => model.spec.encoder.as_deref(),
+            _ => None,
+        };
+        let of_prompt = if encoder.is_some() { 1 } else { seq_len.value };
+        let prompt = Choice::or(number(read, "--prompt", &self.sequences.prompt), of_prompt);
+        let encoder_len = self.encoder_len(read, encoder);
         let tensor_parallel = match subject {
             Some(Subject::Model(model)) => most_ranks(model, devices),
             _ => devices,
@@ -261,6 +273,7 @@ impl Infer {
             state: Choice::or(state, subject.and_then(Subject::state).unwrap_or(WIDTH)),
             seq_len,
             prompt,
+            encoder_len,
             batch: Choice::or(number(read, "--batch", &self.sequences.batch), 1),
             block: Choice::or(number(read, "--block-size", &engine.block_size), BLOCK),
             chunk: Choice::or(number(read, "--prefill-chunk", &engine.prefill_chunk), CHUNK),
@@ -271,6 +284,37 @@ impl Infer {
             fleet,
             mfu: Choice::or(share(read, "--mfu", &self.mfu), 1.0),
             mbu: Choice::or(share(read, "--mbu", &self.mbu), 1.0),
+        }
+    }
+}
+
+impl Infer {
+    /// Positions of the encoder, as far as they are not those of a sound.
+    fn encoder_len(&self, read: &mut Reader<'_>, encoder: Option<&StackSpec>) -> Choice<u64> {
+        let given = read.flag_with("--encoder-len", self.sequences.encoder_len.as_deref(), count);
+        let Some(encoder) = encoder else {
+            let why = "the model has no encoder";
+            read.no_effect(&[("--encoder-len", given.is_some())], why);
+            return Choice::or(None, 1);
+        };
+        match &encoder.embedding.source {
+            SourceSpec::Tokens => {
+                let longest = encoder.embedding.positions.as_ref().map_or(512, |table| table.count.min(512));
+                Choice::or(given, longest)
+            }
+            SourceSpec::Signal(signal) => {
+                let own = signal.positions();
+                if given.is_some_and(|given| given != own) {
+                    read.problem(
+                        Diagnostic::error(
+                            "",
+                            format!("--encoder-len: the encoder reads {}, always {own} positions", signal.what),
+                        )
+                        .help("leave it out"),
+                    );
+                }
+                Choice::or(None, own)
+            }
         }
     }
 }

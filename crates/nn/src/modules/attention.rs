@@ -135,7 +135,7 @@ impl Attention {
             held.extend([q.clone(), k.clone(), v.clone()]);
         }
         let (k, v) = match &f.cache {
-            Some(cache) if !matches!(self.maps, Maps::Queries(_)) => cache.extend(&k, &v)?,
+            Some(cache) if !matches!(self.maps, Maps::Queries(_)) && !self.crosses => cache.extend(&k, &v)?,
             _ => (k, v),
         };
         f.give(self.spec.sharing, &k, &v);

@@ -29,6 +29,12 @@ pub fn table(b: &Builder<'_>, spec: RelativeSpec, heads: u64) -> Result<Tensor> 
 /// If shapes do not fit.
 pub fn make(f: &Forward, spec: &AttentionSpec, table: Option<&Tensor>, s: u64) -> Result<()> {
     let (Some(relative), Some(table)) = (spec.relative, table) else { return Ok(()) };
+    if let Some(past) = f.cache.as_ref().map(|cache| cache.len()).filter(|past| *past > 0) {
+        // Which buckets the positions before are in changes no cost of a pass without data.
+        let rt = &f.runtime;
+        f.shared(BIAS, || rt.no_grad(|| rt.zeros(&[1, spec.heads, s, past + s], table.dtype())))?;
+        return Ok(());
+    }
     f.shared(BIAS, || {
         let (rt, causal) = (f.runtime.clone(), spec.causal);
         let look_up = move |t: &[Tensor]| {

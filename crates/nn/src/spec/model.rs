@@ -119,6 +119,12 @@ impl ModelSpec {
         self.task == Task::NextToken && self.encoder.is_none() && self.signal().is_none()
     }
 
+    /// Whether it says one token after another: a language model, or a decoder behind an encoder.
+    pub fn continues_text(&self) -> bool {
+        let decodes = self.encoder.is_some() && self.task == Task::OwnToken && self.signal().is_none();
+        self.predicts_next_token() || decodes
+    }
+
     /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
     pub fn continues_from_keys(&self) -> bool {
         let kept = |layer: &Arc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);

@@ -58,6 +58,8 @@ pub enum Reach {
     Window(u64),
     /// To the beginning of a chunk of so many tokens.
     Chunk(u64),
+    /// So many positions of an encoder, whatever the text is.
+    Encoder(u64),
 }
 
 /// Equal layers.
@@ -116,6 +118,7 @@ impl LayerCache {
             (Kept::State { .. }, _) => 0,
             (_, Reach::All) => tokens,
             (_, Reach::Window(most) | Reach::Chunk(most)) => tokens.min(most),
+            (_, Reach::Encoder(positions)) => positions,
         }
     }
 
@@ -128,6 +131,9 @@ impl LayerCache {
     /// what those before it left, up to the most that is read.
     fn reads_of_chunks(&self, chunk: u64, chunks: u64) -> u128 {
         let (later, most) = (chunks.saturating_sub(1), self.most_read());
+        if let Reach::Encoder(positions) = self.reach {
+            return u128::from(later).saturating_mul(u128::from(positions));
+        }
         // Chunks that read all before them; every one behind these reads the most.
         let whole = most.checked_div(chunk).unwrap_or(u64::MAX).min(later);
         let [chunk, later, most, whole] = [chunk, later, most, whole].map(u128::from);
@@ -160,6 +166,7 @@ impl LayerCache {
     /// What it is, for people.
     pub fn name(&self) -> String {
         let what = match self.kept {
+            Kept::Heads { .. } if matches!(self.reach, Reach::Encoder(_)) => "attention to the encoder",
             Kept::Heads { .. } => "attention",
             Kept::Vector { index: false, .. } => "latent attention",
             Kept::Vector { index: true, .. } | Kept::Block { index: true, .. } => "indexer keys",
@@ -169,6 +176,7 @@ impl LayerCache {
         match self.reach {
             Reach::All => what.to_owned(),
             Reach::Window(tokens) => format!("{what}, window {}", units::group_digits(u128::from(tokens))),
+            Reach::Encoder(positions) => format!("{what}, {} positions", units::group_digits(u128::from(positions))),
             Reach::Chunk(tokens) => format!("{what}, chunks of {}", units::group_digits(u128::from(tokens))),
         }
     }
@@ -220,6 +228,22 @@ impl Cache {
         Self { uncounted, ..Self::new(each, order.len() as u64, format) }.checked()
     }
 
+    /// The same with the keys and values that blocks have of an encoder of `positions`: made once for each sequence.
+    ///
+    /// # Errors
+    /// As [`LayerCache::check`].
+    pub fn beside_encoder(self, spec: &ModelSpec, positions: u64) -> Result<Self, Diagnostic> {
+        let crossing = spec.layers.iter().filter_map(|layer| layer.cross.as_ref());
+        let of = crossing.map(|cross| LayerCache {
+            layers: 1,
+            kept: kept(&cross.attention),
+            reach: Reach::Encoder(positions),
+            reads: None,
+        });
+        let all: Vec<LayerCache> = self.kinds.iter().copied().chain(of).collect();
+        Self { uncounted: self.uncounted, ..Self::new(all, self.layers, self.format) }.checked()
+    }
+
     /// Itself, if every layer can be counted.
     ///
     /// # Errors
@@ -236,7 +260,8 @@ impl Cache {
 
     /// Bytes of one token on each of `tp` devices, windows apart.
     pub fn token_bytes(&self, tp: u64) -> u64 {
-        sum(self.kinds.iter().map(|kind| self.kind_bytes(kind, tp)))
+        let own = self.kinds.iter().filter(|kind| !matches!(kind.reach, Reach::Encoder(_)));
+        sum(own.map(|kind| self.kind_bytes(kind, tp)))
     }
 
     /// Bytes of one more token of a sequence that is longer than every window.
@@ -258,13 +283,19 @@ impl Cache {
 
     /// The same if no layer had a window.
     pub fn uncapped_bytes(&self, tokens: u64, tp: u64) -> u128 {
-        u128::from(self.token_bytes(tp)) * u128::from(tokens) + u128::from(self.state_bytes(tp))
+        let encoder = self.kinds.iter().filter(|kind| matches!(kind.reach, Reach::Encoder(_)));
+        let encoded = encoder.map(|kind| u128::from(self.kind_bytes(kind, tp)) * u128::from(kind.tokens(tokens)));
+        let own = u128::from(self.token_bytes(tp)) * u128::from(tokens) + u128::from(self.state_bytes(tp));
+        own + encoded.sum::<u128>()
     }
 
     /// Bytes that one new token reads at a context of `tokens`, on each of `tp` devices; states are read and written.
     pub fn read_bytes(&self, tokens: u64, tp: u64) -> u128 {
         let read = |kind: &LayerCache| {
-            let tokens = tokens.min(kind.most_read());
+            let tokens = match kind.reach {
+                Reach::Encoder(positions) => positions,
+                _ => tokens.min(kind.most_read()),
+            };
             u128::from(self.kind_bytes(kind, tp)) * u128::from(tokens)
         };
         self.kinds.iter().map(read).sum::<u128>() + 2 * u128::from(self.state_bytes(tp))
@@ -307,7 +338,9 @@ impl Cache {
     /// `32 × 2 × 8 heads × 128 elements × 2 B`, width by width, on each of `tp` devices.
     pub fn token_sum(&self, tp: u64) -> Phrase {
         let mut widths: Vec<LayerCache> = Vec::new();
-        for kind in self.kinds.iter().filter(|kind| !matches!(kind.kept, Kept::State { .. })) {
+        let of_text =
+            |kind: &&LayerCache| !matches!(kind.kept, Kept::State { .. }) && !matches!(kind.reach, Reach::Encoder(_));
+        for kind in self.kinds.iter().filter(of_text) {
             match widths.iter_mut().find(|known| known.kept == kind.kept) {
                 Some(known) => known.layers += kind.layers,
                 None => widths.push(*kind),

@@ -123,6 +123,8 @@ pub struct Request<'a> {
     pub seq_len: Choice<u64>,
     /// Tokens of its prompt.
     pub prompt: Choice<u64>,
+    /// Positions of the encoder, where there is one.
+    pub encoder_len: Choice<u64>,
     /// Sequences at the same time.
     pub batch: Choice<u64>,
     /// Tokens of a block.
@@ -155,6 +157,7 @@ impl Request<'_> {
         for (flag, value) in [
             ("--seq-len", self.seq_len.value),
             ("--prompt", self.prompt.value),
+            ("--encoder-len", self.encoder_len.value),
             ("--batch", self.batch.value),
             ("--block-size", self.block.value),
             ("--prefill-chunk", self.chunk.value),
@@ -227,11 +230,17 @@ impl Request<'_> {
                     .why("what that keeps of the tokens before is not counted"),
             );
         }
-        (!model.spec.predicts_next_token()).then(|| {
+        (!model.spec.continues_text()).then(|| {
             Diagnostic::error("T0466", format!("`{}` continues no text", model.name))
                 .why("what is kept of the tokens before is of use where each token is made from those before it alone")
                 .help(format!("napkin flops {} says what reading a text costs", model.name))
         })
+    }
+
+    /// Positions of the encoder that the model has.
+    fn encoded(&self) -> Option<u64> {
+        let What::Model(model) = &self.what else { return None };
+        model.spec.encoder.is_some().then_some(self.encoder_len.value)
     }
 
     /// Devices between which heads cannot be divided.

@@ -152,6 +152,7 @@ fn charge(kind: &LayerCache, block: u64, chunk: u64, tokens: u64) -> u64 {
     }
     match kind.reach {
         Reach::All => tokens.div_ceil(block),
+        Reach::Encoder(positions) => positions.div_ceil(block),
         Reach::Window(window) => window.saturating_sub(1).saturating_add(chunk).min(tokens).div_ceil(block) + 1,
         Reach::Chunk(most) => most.saturating_add(chunk).min(tokens).div_ceil(block),
     }

@@ -26,13 +26,14 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// Traces them: a prompt of `prompt` tokens, a token at a context of `context`, a chunk of `chunk` tokens.
+    /// Traces them: a prompt of `prompt` tokens, a token at a context of `context`, a chunk of `chunk` tokens; with the prompt,
+    /// `encoded` positions of an encoder.
     ///
     /// # Errors
     /// `T0305`, `T0306` for sizes that cannot be counted or have no positions.
-    pub fn of(spec: &ModelSpec, prompt: u64, context: u64, chunk: u64) -> Result<Self, Diagnostics> {
+    pub fn of(spec: &ModelSpec, [prompt, context, chunk]: [u64; 3], encoded: Option<u64>) -> Result<Self, Diagnostics> {
         let dtype = DType::BF16;
-        let read = |past, new| read(spec, &Reading { batch: 1, past, new, dtype });
+        let read = |past, new| read(spec, &Reading { batch: 1, past, new, encoded, dtype });
         let whole = read(0, prompt)?;
         let token = read(context.saturating_sub(1), 1)?;
         // The last chunk sees the most.

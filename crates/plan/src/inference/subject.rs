@@ -40,10 +40,16 @@ impl Subject {
                 let spec = &model.spec;
                 let parts = params::other_parameters(model)?;
                 let weights = Weights::of(spec, &params::parameters(model)?, storage, tp).with_parts(&parts, tp);
-                let passes = Passes::of(spec, request.prompt.value, request.seq_len.value, request.chunk.value)?;
+                let passes = {
+                    let lengths = [request.prompt.value, request.seq_len.value, request.chunk.value];
+                    Passes::of(spec, lengths, request.encoded())?
+                };
                 let mut warnings = model.warnings();
                 warnings.extend(model.length_warning(request.seq_len.value));
-                let cache = Cache::of(spec, request.cache.value, request.state.value)?;
+                let mut cache = Cache::of(spec, request.cache.value, request.state.value)?;
+                if let Some(positions) = request.encoded() {
+                    cache = cache.beside_encoder(spec, positions)?;
+                }
                 if cache.uncounted > 0 {
                     let message = format!("not modelled: the state of {} layers", cache.uncounted);
                     let hole = Diagnostic::warning("T0302", message);

@@ -52,6 +52,9 @@ impl Weights {
         for param in params {
             let own = share(param, storage.bytes_of(param), tp);
             weights.device_bytes = weights.device_bytes.saturating_add(own);
+            if made_once(spec, &param.name) {
+                continue;
+            }
             match param.kind {
                 // Rows are looked up; a head that is the table is multiplied with.
                 ParamKind::Embedding if param.tied.is_empty() => {}
@@ -126,6 +129,18 @@ impl Weights {
     pub fn is_sparse(&self) -> bool {
         self.active != self.total
     }
+}
+
+/// Whether a parameter is read where a sequence begins alone: by the encoder, and for its keys and values.
+fn made_once(spec: &ModelSpec, name: &str) -> bool {
+    let Some(encoder) = &spec.encoder else { return false };
+    let inside = |body: &str| !body.is_empty() && name.strip_prefix(body).is_some_and(|rest| rest.starts_with('.'));
+    let crosses = |layer: &std::sync::Arc<nn::spec::LayerSpec>| {
+        let Some(cross) = &layer.cross else { return false };
+        let Projection::Separate { k, v, .. } = &cross.attention.projection else { return false };
+        [k.name, v.name].iter().any(|map| name.contains(&format!(".{}.{map}.", cross.name)))
+    };
+    inside(encoder.names.body) || spec.layers.iter().any(crosses)
 }
 
 /// Bytes of a parameter on each of `tp` devices: matrices are divided, vectors are not, nor are the maps into compressed

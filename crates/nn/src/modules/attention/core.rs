@@ -73,8 +73,8 @@ impl Attention {
     /// Pairs of a head that the mask leaves, of those that explicit attention computes.
     fn pairs(&self, f: &Forward, heads: &Heads) -> Mask {
         let (sq, sk) = match f.cache {
-            Some(_) => (f.seq_len, f.seq_len),
-            None => (heads.0.size(2), heads.1.size(2)),
+            Some(_) if !self.crosses && !self.spec.has_trained_bias() => (f.seq_len, f.seq_len),
+            _ => (heads.0.size(2), heads.1.size(2)),
         };
         let pairs = match self.spec.window {
             Some(window) if !self.spec.causal => band(sq, window / 2),

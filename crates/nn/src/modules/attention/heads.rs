@@ -7,7 +7,7 @@ use crate::modules::steps::{self, Heads};
 use crate::modules::{Latent, Linear, Norm, RoutedHeads, rotary};
 use crate::param::{Builder, Init};
 use crate::spec::{AttentionSpec, AttentionSteps, FusedOrder, KvSharing, Projection, QkNorm, QkNormPlace};
-use tensor::{Result, Tensor};
+use tensor::{Result, Role, Tensor};
 
 /// The maps that make queries, keys and values.
 #[derive(Clone, Debug)]
@@ -146,7 +146,13 @@ impl Attention {
         };
         let full = matches!(spec.qk_norm, QkNorm::Full(_));
         let encoded = if self.crosses { Some(f.encoded.as_ref().ok_or(NOT_ENCODED)?) } else { None };
+        // Keys and values of another stack are made once; of a pass without data they are of zeros.
+        let past = self.crosses && f.cache.as_ref().is_some_and(|cache| !cache.is_empty());
         let project = |map: &Linear, heads: u64, d: u64, norm: Option<&Norm>| -> Result<Tensor> {
+            if let (true, Some(encoded)) = (past && !std::ptr::eq(map, q_map), encoded) {
+                let kept = || f.runtime.zeros(&[b, encoded.size(1), heads, d], f.activation_dtype(x));
+                return Ok(f.runtime.no_grad(kept)?.with_role(Role::Buffer));
+            }
             let norm = norm.filter(|_| place == QkNormPlace::Projection);
             // The first map is that of the queries; the others read the other stack, if there is one.
             let x = if std::ptr::eq(map, q_map) { x } else { encoded.unwrap_or(x) };

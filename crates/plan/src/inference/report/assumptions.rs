@@ -35,6 +35,12 @@ impl Request<'_> {
                     .flag("--prefill-chunk"),
             ]);
         }
+        if let Some(positions) = self.encoded() {
+            let from = origin(self.encoder_len.given);
+            let why =
+                "keys and values of the encoder are made once for each sequence, and its pass is part of the prompt";
+            all.push(Assumption::new("encoder_len", "encoder_len", positions, from).why(why).flag("--encoder-len"));
+        }
         if kept.is_some_and(|kept| kept.cache.state_bytes(1) > 0) {
             let from = if self.state.given { Origin::Given } else { Origin::Default };
             let why = "of a recurrent state; positions of convolutions in 16 bits";
