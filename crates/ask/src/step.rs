@@ -12,7 +12,7 @@ use plan::model::Model;
 use plan::runtime;
 use plan::sharding::Sharding;
 use plan::work::Work;
-use tensor::CastLists;
+use tensor::{CastLists, DType};
 use units::{Bytes, Diagnostic, Flops, Params};
 
 use crate::model_args::{ReadingArgs, TuningArgs};
@@ -124,7 +124,7 @@ pub struct StepArgs {
     #[arg(long, value_name = "RECIPE")]
     pub precision: Option<String>,
     /// sgd, sgd-momentum, adagrad, rmsprop, adam, adamw, adafactor, adam-8bit, muon, lion; with -fused, -forloop or
-    /// -foreach [default: adamw]
+    /// -foreach; adam, adamw, adam-8bit, lion also as paged-adamw, ..., as bitsandbytes pages states [default: adamw]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// none, selective, full [default: none]
@@ -201,7 +201,7 @@ impl StepArgs {
     /// The update rule, and its implementation if that is said.
     pub fn rule(&self, read: &mut Reader<'_>) -> Option<(optim::Kind, Option<Implementation>)> {
         read.flag_with("--optimizer", self.optimizer.as_deref(), |text| {
-            optim::parse(text).map_err(|message| Diagnostic::error("", message))
+            optim::parse(unpaged(text).unwrap_or(text)).map_err(|message| Diagnostic::error("", message))
         })
     }
 
@@ -209,6 +209,11 @@ impl StepArgs {
     pub fn arithmetic(&self) -> hardware::Precision {
         let recipe = self.precision.as_deref().and_then(|text| text.parse::<Precision>().ok());
         hardware::Precision::of(recipe.unwrap_or(Precision::Bf16Mixed).matmul_dtype())
+    }
+
+    /// Whether optimizer states are paged.
+    pub fn paged(&self, read: &mut Reader<'_>, options: &StepOptions) -> bool {
+        self.optimizer.as_deref().is_some_and(|text| paged(read, text, options))
     }
 
     /// The step, with defaults that depend on the model and the device.
@@ -336,11 +341,39 @@ impl LayoutArgs {
             hardware,
             runtime: given.unwrap_or(hardware.map_or(Bytes::ZERO, |hardware| runtime::bytes(hardware, dp))),
             runtime_given: given.is_some(),
+            paged: false,
             process,
             depth: 1,
             timeline: false,
         }
     }
+}
+
+/// The name of a paged optimizer without that.
+fn unpaged(text: &str) -> Option<&str> {
+    ["paged-", "paged_", "PAGED_"].iter().find_map(|prefix| text.strip_prefix(prefix))
+}
+
+/// Whether states are paged, and a note where no optimizer of `bitsandbytes` is like that.
+fn paged(read: &mut Reader<'_>, text: &str, options: &StepOptions) -> bool {
+    if unpaged(text).is_none() {
+        return false;
+    }
+    let kind = options.optimizer.kind;
+    if !matches!(kind, optim::Kind::Adam | optim::Kind::AdamW | optim::Kind::Adam8bit | optim::Kind::Lion) {
+        let problem = Diagnostic::error("", format!("--optimizer: bitsandbytes has no paged {}", kind.name()));
+        read.problem(problem.help("paged-adamw").help("paged-adam-8bit"));
+    } else if kind != optim::Kind::Adam8bit && options.precision.param_dtype() != DType::F32 {
+        let problem =
+            Diagnostic::error("", format!("--optimizer paged-{} with --precision {}", kind.name(), options.precision));
+        read.problem(
+            problem
+                .why("not modelled: the states of bitsandbytes are in 32 bits whatever the parameters are")
+                .help("--precision bf16-mixed")
+                .help("--optimizer paged-adam-8bit"),
+        );
+    }
+    true
 }
 
 /// Notes what an update within backward does not go with, as its source refuses it too.

@@ -39,6 +39,9 @@ pub struct Request<'a> {
     pub runtime: Bytes,
     /// Whether the user gave `runtime`.
     pub runtime_given: bool,
+    /// Whether optimizer states are in memory that the driver moves to the host where the device is full (paged optimizers of
+    /// bitsandbytes).
+    pub paged: bool,
     /// The allocator of the process, where it is simulated.
     pub process: Option<Process>,
     /// Levels of modules below a line.
@@ -250,9 +253,10 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.headline.qualifiers.push(phrase!["peak at: ", peak_words(&ledger, &traced.trace)]);
     report.blocks.push(table(model, request, &ledger).into());
     report.blocks.extend(device.table(request).map(Into::into));
-    report.blocks.extend(host_rows(&traced, request));
+    report.blocks.extend(host_rows(&traced, request, &device));
     report.inputs = inputs(model, request);
-    report.result = result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request));
+    report.result =
+        result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request, &device));
     if !device.fits() {
         let alone = Alone { model, request, clock: Clock::of(model, request) };
         let found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
@@ -299,7 +303,7 @@ pub(crate) fn stack(ledger: &Ledger, device: &OnDevice) -> Stack {
 }
 
 /// What is on the host, and what goes over the link to it.
-fn host_rows(traced: &StepTrace, request: &Request<'_>) -> Option<Block> {
+fn host_rows(traced: &StepTrace, request: &Request<'_>, device: &OnDevice) -> Option<Block> {
     let (host, offload) = (traced.host, request.options.offload);
     let mut rows = Vec::new();
     if offload.activations {
@@ -316,14 +320,22 @@ fn host_rows(traced: &StepTrace, request: &Request<'_>) -> Option<Block> {
             " of gradients and parameters there and back; the update runs on the host"
         ]));
     }
-    offload.is_any().then(|| Block::key_values("on the host", rows))
+    if let Some(paged) = device.paged {
+        rows.push(KeyValue::new("paged optimizer states", paged).note(phrase![
+            "moved by the driver for want of room: at least ",
+            Bytes(2 * paged.get()),
+            " there and back in a step"
+        ]));
+    }
+    (!rows.is_empty()).then(|| Block::key_values("on the host", rows))
 }
 
 /// The same for programs.
-fn host_result(traced: &StepTrace, request: &Request<'_>) -> Option<Value> {
+fn host_result(traced: &StepTrace, request: &Request<'_>, device: &OnDevice) -> Option<Value> {
     let host = traced.host;
-    request.options.offload.is_any().then(|| {
+    (request.options.offload.is_any() || device.paged.is_some()).then(|| {
         Value::map()
+            .with("paged_state_bytes", device.paged)
             .with("activation_bytes", host.activations)
             .with("activation_peak_bytes", host.activations_peak)
             .with("state_bytes", host.states)

@@ -2,6 +2,7 @@
 //! all, with what lies outside of it.
 
 use nn::Offload;
+use nn::optim::Slot;
 use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic};
 
@@ -23,8 +24,28 @@ pub struct OnDevice {
     pub total: Bytes,
     /// Memory of the device, if that is known.
     pub capacity: Option<Bytes>,
+    /// Bytes of paged optimizer states that are on the host because the device has no room for them.
+    pub paged: Option<Bytes>,
     /// Whether an allocation failed for want of room.
     refused: bool,
+}
+
+/// Fewest elements of a parameter whose states are paged.
+///
+/// Source: `bitsandbytes`, `optim/optimizer.py` (0.48), `get_state_buffer`.
+const SMALLEST_PAGED: u64 = 100_000;
+
+/// Bytes of optimizer states that can be on the host: those with an element for each of a parameter that is large enough.
+fn pageable(traced: &StepTrace, request: &Request<'_>) -> Bytes {
+    let (options, sharding) = (&request.options, request.sharding);
+    let (dtype, master) = (options.precision.param_dtype(), options.precision.has_master());
+    let paged = traced.params.iter().filter(|param| param.trainable && param.elements >= SMALLEST_PAGED);
+    let slots = paged.flat_map(|param| {
+        let own = options.optimizer.slots(param.kind, &param.shape, dtype, master).into_iter();
+        own.filter(|slot| slot.name != Slot::MASTER && slot.shape == param.shape)
+    });
+    let all: u64 = slots.map(|slot| slot.bytes()).fold(0, u64::saturating_add);
+    Bytes(if sharding.zero > 0 { all / sharding.dp.max(1) } else { all })
 }
 
 impl OnDevice {
@@ -43,12 +64,8 @@ impl OnDevice {
     ) -> Self {
         let Some(process) = &request.process else {
             let total = Bytes(ledger.peak_bytes);
-            return Self {
-                reserved: None,
-                total,
-                capacity,
-                refused: capacity.is_some_and(|capacity| total > capacity),
-            };
+            let refused = capacity.is_some_and(|capacity| total > capacity);
+            return Self { reserved: None, total, capacity, paged: None, refused }.paging(traced, request);
         };
         let reserve = |room| process.reserve(traced, &request.options, request.sharding, blocks, room);
         let mut reserved = reserve(capacity.map(|capacity| capacity.saturating_sub(request.runtime)));
@@ -57,7 +74,19 @@ impl OnDevice {
             reserved = reserve(None);
         }
         let total = Bytes(reserved.end.peak_reserved.saturating_add(request.runtime.get()));
-        Self { reserved: Some(reserved), total, capacity, refused }
+        Self { reserved: Some(reserved), total, capacity, paged: None, refused }.paging(traced, request)
+    }
+
+    /// The same where the driver may move optimizer states to the host for what is missing.
+    fn paging(self, traced: &StepTrace, request: &Request<'_>) -> Self {
+        let missing = self.capacity.map(|capacity| self.total.saturating_sub(capacity));
+        let missing = missing.filter(|_| request.paged && self.refused);
+        match (missing, self.capacity) {
+            (Some(missing), Some(capacity)) if missing <= pageable(traced, request) => {
+                Self { total: capacity, paged: Some(missing), refused: false, ..self }
+            }
+            _ => self,
+        }
     }
 
     /// Whether the step can be made; true where no capacity is known.

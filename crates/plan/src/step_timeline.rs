@@ -202,6 +202,7 @@ mod tests {
                 hardware: None,
                 runtime: Bytes::ZERO,
                 runtime_given: true,
+                paged: false,
                 process: None,
                 depth: 1,
                 timeline: true,

@@ -64,6 +64,7 @@ fn explained(text: &str, step: Option<(&Model, StepOptions)>) -> Report {
                 hardware: None,
                 runtime,
                 runtime_given: true,
+                paged: false,
                 process: None,
                 depth: 1,
                 timeline: false,

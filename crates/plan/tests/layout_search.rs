@@ -269,6 +269,7 @@ fn the_allocator_is_that_of_the_ledger() {
             hardware: Some(hardware),
             runtime: runtime::bytes(hardware, dp),
             runtime_given: false,
+            paged: false,
             process: Some(Process { workspace: runtime::workspace(hardware), ..Process::default() }),
             depth: 1,
             timeline: false,

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::blocks::Blocks;
+use napkin_plan::ledger::{self, Request};
 use napkin_plan::model::Model;
+use napkin_plan::on_device::OnDevice;
 use napkin_plan::params::{Counts, parameters};
 use napkin_plan::presets;
 use napkin_plan::sharding::Sharding;
@@ -11,6 +13,7 @@ use nn::step::{Precision, StepOptions, StepTrace, Until};
 use nn::{Offload, Profile, Recompute};
 use tensor::meter::MemoryChange;
 use tensor::{CastLists, Role};
+use units::Bytes;
 
 fn options(profile: Profile, recompute: Recompute, offload: Offload) -> StepOptions {
     StepOptions {
@@ -110,4 +113,39 @@ fn states_and_updates_are_on_the_host() {
         assert_eq!(update.peak_bytes, phase(&phases, "bwd2").end_bytes());
         assert_balanced(&traced, &model.name);
     }
+}
+
+/// GPT-2 has 124,318,464 parameters in tensors of 100,000 or more, its token and position tables and four maps of each block,
+/// with two states of 4 bytes: what is missing of the device may be these, and not a byte more.
+#[test]
+fn paged_states_are_on_the_host_where_the_device_is_full() {
+    let (name, text) = presets::find("gpt2").unwrap();
+    let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+    let options = options(Profile::HfSdpa, Recompute::None, Offload::NONE);
+    let request = |paged| Request {
+        options,
+        sharding: Sharding::default(),
+        hardware: None,
+        runtime: Bytes(0),
+        runtime_given: true,
+        paged,
+        process: None,
+        depth: 1,
+        timeline: false,
+    };
+    let (ledger, traced) = ledger::ledger(&model, &request(true)).unwrap();
+    let pageable = 8 * (50_257 * 768 + 1024 * 768 + 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072));
+    let on = |paged, capacity| {
+        let blocks = Blocks::of(&model.spec.names);
+        OnDevice::named(blocks, &traced, &ledger, &request(paged), Some(Bytes(capacity)))
+    };
+    let all = ledger.peak_bytes;
+    for (capacity, moved) in [(all, None), (all - 1, Some(1)), (all - pageable, Some(pageable))] {
+        let device = on(true, capacity);
+        assert!(device.fits(), "{capacity}");
+        assert_eq!((device.total, device.paged), (Bytes(capacity.min(all)), moved.map(Bytes)));
+    }
+    let short = on(true, all - pageable - 1);
+    assert!(!short.fits() && short.paged.is_none() && short.total == Bytes(all));
+    assert!(!on(false, all - 1).fits());
 }

@@ -207,7 +207,7 @@ proptest! {
         let options = of(&model, options);
         let hardware = hardware::find("h100-sxm").ok();
         let request = Request {
-            options, sharding, hardware, runtime: Bytes(runtime), runtime_given: true, process: None, depth: 1, timeline: true,
+            options, sharding, hardware, runtime: Bytes(runtime), runtime_given: true, paged: false, process: None, depth: 1, timeline: true,
         };
         let (ledger, traced) = ledger::ledger(&model, &request).unwrap();
         let told = napkin_plan::step_timeline::of(&model, &traced, &ledger, &request);
@@ -319,6 +319,7 @@ fn reports(model: &Model, options: &StepOptions, sharding: Sharding) -> Vec<Repo
         hardware: Some(hardware),
         runtime: Bytes(1 << 30),
         runtime_given: false,
+        paged: false,
         process: Some(napkin_plan::allocator::Process::default()),
         depth: 2,
         timeline: true,
@@ -403,6 +404,7 @@ fn what_fits_fits_and_one_more_does_not() {
         hardware: None,
         runtime: Bytes(0),
         runtime_given: true,
+        paged: false,
         process: None,
         depth: 1,
         timeline: false,

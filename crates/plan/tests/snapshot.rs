@@ -59,6 +59,7 @@ fn request(batch: u64) -> ledger::Request<'static> {
         hardware: None,
         runtime: Bytes::ZERO,
         runtime_given: true,
+        paged: false,
         process: None,
         depth: 1,
         timeline: false,

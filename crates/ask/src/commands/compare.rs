@@ -48,7 +48,8 @@ impl Compare {
                 let tuning = variant.tuning.read(&mut read);
                 let own = tuning.and_then(|tuning| read.take_all(tuned(model.clone(), tuning)));
                 let options = variant.step.read(&mut read, own.as_ref().or(Some(&model)), hardware.as_ref());
-                let request = variant.layout.read(&mut read, options, hardware.as_ref(), devices).steady();
+                let mut request = variant.layout.read(&mut read, options, hardware.as_ref(), devices).steady();
+                request.paged = variant.step.paged(&mut read, &options);
                 let label = match (self.models.len(), variant.label.is_empty()) {
                     (1, false) => variant.label.clone(),
                     (_, true) => model.name.clone(),

@@ -36,7 +36,8 @@ impl Ledger {
         let model = self.model.read(&mut read);
         let (hardware, devices) = read.device(&self.device.at_least(self.layout.dp.as_ref()));
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
-        let request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
+        let mut request = self.layout.read(&mut read, options, hardware.as_ref(), devices);
+        request.paged = self.step.paged(&mut read, &options);
         let (model, mut request) = read.finish(model.map(|model| (model, request)))?;
         request.depth = usize::from(view.depth.unwrap_or(1));
         request.timeline = self.timeline || view.timeline;
