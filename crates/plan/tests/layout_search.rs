@@ -147,6 +147,10 @@ fn agrees(book: &mut Book<'_>, run: &Run<'_>, layout: &Layout) -> bool {
     };
     let own = run.estimate(layout, &traces).unwrap();
     assert_eq!(look.seen.device, own.device, "{layout:?}: {:?}", own.memory);
+    let host = look.host.get().abs_diff(own.host.get());
+    // States of parameters that are in 32 bits already have no masters; a search counts all parameters alike.
+    let rounding = if layout.offload.optimizer { own.host.get() / 100 } else { own.host.get() / 1_000_000_000 };
+    assert!(host <= rounding + 1, "{layout:?}: {:?} {:?}", look.host, own.host);
     let lines =
         |time: &StepTime| [time.passes, time.bubble, time.gradients, time.optimizer, time.parameters, time.stragglers];
     let whole = own.time.seconds();
@@ -190,6 +194,8 @@ fn knobs() -> Vec<Layout> {
         Layout { recompute: Recompute::Full, dp: 2, zero: 2, micro_batch: 3, ..plain() },
         Layout { offload: activations, pp: 2, ..plain() },
         Layout { ep: 2, dp: 2, zero: 1, ..plain() },
+        Layout { offload: Offload { activations: false, optimizer: true }, dp: 2, zero: 1, ..plain() },
+        Layout { offload: Offload { activations: true, optimizer: true }, pp: 2, ..plain() },
     ]
 }
 
@@ -369,14 +375,36 @@ fn the_best_are_those_that_are_best_by_themselves() {
     assert!(search(&run, &Wanted { global_batch: 7, devices: 64, ..wanted }).is_err());
 }
 
+/// Where nothing has room with its states on the device, they are looked at on the host.
+#[test]
+fn states_go_to_the_host_where_nothing_has_room_else() {
+    let model = model("llama");
+    let run = run(&model);
+    let all = wanted(1, u64::MAX);
+    let wanted = Wanted { most: 2, ..all };
+    let least = search(&run, &all).unwrap().front.last().unwrap().1.device.get();
+    let roomy = search(&run, &Wanted { capacity: Bytes(least), ..wanted }).unwrap();
+    assert!(roomy.best.iter().all(|(layout, _)| !layout.offload.optimizer));
+    let found = search(&run, &Wanted { capacity: Bytes(least - (50 << 20)), ..wanted }).unwrap();
+    assert!(
+        !found.best.is_empty() && found.best.iter().all(|(layout, _)| layout.offload.optimizer),
+        "{:?}",
+        found.best
+    );
+}
+
 /// What an engine cannot run is not among its layouts: each of them can be written for it.
 #[test]
 fn layouts_of_an_engine_are_those_that_it_runs() {
     let model = model("llama");
     for engine in Engine::ALL {
         let run = Run { engine: Some(engine), ..run(&model) };
-        let all = layouts(&run, &Wanted { engine: Some(engine), ..wanted(8, u64::MAX) });
+        let mut all = layouts(&run, &Wanted { engine: Some(engine), ..wanted(8, u64::MAX) });
         assert!(all.len() > 10, "{engine:?}");
+        let given = Given { offload: Some(Offload { activations: false, optimizer: true }), ..Given::default() };
+        let on_host = layouts(&run, &Wanted { engine: Some(engine), given, ..wanted(8, u64::MAX) });
+        assert!(on_host.is_empty() == (engine == Engine::Nanotron), "{engine:?}");
+        all.extend(on_host);
         for layout in &all {
             let written = handover::Run {
                 name: "small",

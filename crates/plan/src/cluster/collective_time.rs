@@ -7,6 +7,7 @@
 //! Source: the cost model in NCCL's `src/graph/tuning.cc` (steps, latencies, tree and ring); Thakur, Rabenseifner and Gropp
 //! 2005 (ring and tree).
 
+use super::constants::rules;
 use super::topology::Span;
 
 /// What a group of ranks does together.
@@ -88,8 +89,7 @@ pub struct BusBandwidth {
     pub bytes: f64,
 }
 
-/// Bytes below which an all-reduce over many nodes goes by tree however slow the network is.
-const SMALL: f64 = 64.0 * 1024.0 * 1024.0;
+const MIB: f64 = 1024.0 * 1024.0;
 
 impl Fabric {
     /// Seconds of a collective of `bytes` over a group; see [`Collective`] for what `bytes` counts.
@@ -154,7 +154,10 @@ impl Fabric {
         let steps = span.ranks as f64 - 1.0;
         match collective {
             _ if span.inside() => 0.0,
-            Collective::AllReduce if bytes < SMALL => 2.0 * (span.nodes as f64).log2().ceil() * self.late.gather,
+            // A tree, however slow the network is.
+            Collective::AllReduce if bytes < rules().get("tree_below_mib") * MIB => {
+                2.0 * (span.nodes as f64).log2().ceil() * self.late.gather
+            }
             Collective::AllReduce => 2.0 * steps * self.late.reduce,
             Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => steps * self.late.gather,
             Collective::AllToAll | Collective::Send => self.late.gather,

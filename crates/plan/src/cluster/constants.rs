@@ -156,7 +156,7 @@ pub struct Rules {
     pub frameworks: Vec<(String, Vec<Constant>)>,
 }
 
-const OF_RULES: [&str; 14] = [
+const OF_RULES: [&str; 18] = [
     "evenness",
     "taken",
     "jitter",
@@ -164,6 +164,10 @@ const OF_RULES: [&str; 14] = [
     "usual_of_peak",
     "host_copy",
     "host_gb",
+    "host_memory_gb_s",
+    "host_update",
+    "trace_launches",
+    "tree_below_mib",
     "fetch",
     "ramp",
     "attention_narrow",

@@ -188,7 +188,7 @@ impl Step {
 
 impl Sync {
     /// Seconds of exchanges that a pass of so many seconds does not hide.
-    fn exposed(self, machine: &Machine, talks: &[Talk], pass: f64) -> f64 {
+    pub fn exposed(self, machine: &Machine, talks: &[Talk], pass: f64) -> f64 {
         let exposed = |talk: &Talk| match self {
             Self::Behind => machine.talk(talk),
             Self::During { bucket } => {

@@ -5,14 +5,10 @@ use tensor::ops::attention::{Attention, pairs};
 use tensor::{Axis as Group, Op};
 
 use super::collective_time::Collective;
+use super::constants::rules;
 use super::machine::{Item, Talk};
 use super::op_time::{Piece, Work};
 use super::topology::Axis;
-
-/// Ops that [`block`](super::shape::block) writes down for each op of the trace of such a block in profile `fused`, where
-/// maps of queries, keys and values, and of gate and input, are ops of their own: constants of the host are fitted on the
-/// former.
-pub const LAUNCHES: f64 = 34.0 / 49.0;
 
 /// The items of the ops of a trace, in their order. Views are nothing; what goes to neighbours in a pipeline is left out,
 /// because [`Pipeline`](super::pipeline::Pipeline) has it.
@@ -67,7 +63,11 @@ pub fn item(event: &OpEvent) -> Option<Item> {
     }
     let bytes = event.cost.traffic().get() as f64 - buffer(event).map_or(0.0, |_| 2.0 * event.cost.written as f64);
     let work = work(event);
-    (bytes > 0.0 || work != Work::Moves).then_some(Item::Op(Piece { work, bytes, launches: LAUNCHES }))
+    (bytes > 0.0 || work != Work::Moves).then_some(Item::Op(Piece {
+        work,
+        bytes,
+        launches: rules().get("trace_launches"),
+    }))
 }
 
 /// The exchange that an op is.

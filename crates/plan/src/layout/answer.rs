@@ -154,12 +154,18 @@ pub(crate) fn value(estimate: &Estimate) -> Value {
 
 /// What is taken for granted of what lies on the host.
 fn on_host(layout: &Layout) -> Option<Assumption> {
-    let why = phrase![
-        "they run beside the passes, which wait for what takes longer; a device has ",
+    let (what, how) = if layout.offload.optimizer {
+        ("behind the passes", "gradients go there, states are updated and parameters come back, one after the other")
+    } else {
+        ("beside the passes", "the passes wait for what takes longer")
+    };
+    let room = phrase![
+        "; a device has ",
         host_room(),
-        " of its host (data/time/rules.toml), and what copies in flight hold of the device is not looked at"
+        " of its host (data/time/rules.toml), and what copies in flight hold of "
     ];
-    let copies = Assumption::new("host_copies", "copies to the host", "beside the passes", Origin::Default);
+    let why = phrase![how].and(room).and("the device is not looked at");
+    let copies = Assumption::new("host_copies", "copies to the host", what, Origin::Default);
     layout.offload.is_any().then(|| copies.why(why).flag("--offload"))
 }
 

@@ -100,6 +100,17 @@ fn groups(layout: &Layout, devices: Option<u64>, problems: &mut Diagnostics) {
                     .help(nearest(shard, |n| replicas.is_multiple_of(n), replicas)),
             );
         }
+        let (held, expert) = (shard.saturating_mul(layout.tp), layout.ep.saturating_mul(layout.etp));
+        if expert > 0 && !held.is_multiple_of(expert) {
+            let message = format!(
+                "ep {} × etp {} does not divide the {held} ranks that hold all states once",
+                layout.ep, layout.etp
+            );
+            let legal = |n: u64| replicas.is_multiple_of(n) && n.saturating_mul(layout.tp).is_multiple_of(expert);
+            let problem =
+                Diagnostic::error("T0480", message).why("states over some of the replicas: these hold all experts");
+            problems.push(problem.help(format!("shard: {}", nearest(shard, legal, replicas))));
+        }
     }
     if layout.sp && layout.tp == 1 {
         problems.push(

@@ -12,7 +12,7 @@ use super::cut::Pieces;
 use super::overlap::{self, Exchange};
 use super::rank::{RankMemory, RankTrace, trace};
 use super::reserve::Reserved;
-use super::{Layout, check, moe};
+use super::{Layout, check};
 use crate::cluster::collective_time::Collective;
 use crate::cluster::constants::{Family, rules};
 use crate::cluster::machine::{Cost, Item, Machine, Parts, Talk};
@@ -26,6 +26,7 @@ use crate::handover::Engine;
 use crate::hardware::{self, Hardware, Scope};
 use crate::model::Model;
 use crate::runtime;
+use crate::states::ParameterBytes;
 
 /// Where a run is made.
 #[derive(Clone, Copy, Debug)]
@@ -135,11 +136,6 @@ impl<'a> Run<'a> {
     /// # Errors
     /// As [`trace`].
     pub fn traces(&self, layout: &Layout) -> Result<Vec<RankTrace>, Diagnostics> {
-        let experts = self.model.spec.layers.iter().any(|layer| moe(&layer.feed_forward).is_some());
-        if let (Some(shard), true) = (layout.shard, experts) {
-            let message = format!("states of experts over {shard} of the replicas are not modelled");
-            return Err(Diagnostics::from(Diagnostic::error("T0485", message).help("no --shard")));
-        }
         check(layout, &self.model.spec, self.step.seq_len, None)?;
         self.traces_of(layout, &self.step)
     }
@@ -162,7 +158,7 @@ impl<'a> Run<'a> {
         let fullest = memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
         let cut = Pieces::new(&self.model.spec).cut(layout);
         let loads: Vec<Load> = traces.iter().map(|trace| Load::of(layout, trace, &machine)).collect();
-        let on_host = loads.iter().zip(traces).map(|(load, trace)| load.on_host(trace.in_flight)).max();
+        let on_host = loads.iter().zip(traces).map(|(load, trace)| terms.on_host(layout, load, trace.in_flight)).max();
         let ranks = loads.iter().map(|load| terms.rank(layout, load, &machine));
         let ranks = ranks.collect::<Result<Vec<Rank>, _>>()?;
         let place = |class: &usize| {
@@ -202,6 +198,8 @@ pub(super) struct Load {
     pub blocks: f64,
     /// Bytes that go to the host in a forward pass through one of its stages, and come back in the backward pass.
     pub copies: f64,
+    /// Bytes of states on the host, of all replicas together.
+    pub states: f64,
 }
 
 impl Load {
@@ -225,6 +223,7 @@ impl Load {
             optimizer: cost(Part::Optimizer),
             blocks: traced.stages.iter().map(|stage| stage.layers.len()).sum::<usize>() as f64,
             copies: traced.traced.host.activations as f64 * each,
+            states: traced.traced.host.states as f64,
             ..Self::default()
         };
         for param in traced.traced.params.iter().filter(|param| param.trainable) {
@@ -234,11 +233,6 @@ impl Load {
             }
         }
         load
-    }
-
-    /// What lies on the host of so many micro-batches, each through one of its stages.
-    pub(super) fn on_host(&self, in_flight: u64) -> Bytes {
-        Bytes((self.copies * in_flight as f64) as u64)
     }
 
     /// The part of its parameters that a rank updates.
@@ -363,25 +357,70 @@ impl Terms<'_> {
         links.find(|link| link.scope == Scope::Host).map(|link| link.per_direction.get() * rules().get("host_copy"))
     }
 
+    /// Bytes of states of a parameter, where they do not depend on its shape.
+    pub(super) fn states(&self) -> Option<u64> {
+        let each = ParameterBytes::of(self.step.precision, self.step.optimizer.kind)?;
+        Some(each.master + each.optimizer())
+    }
+
+    /// Gradients that go to the host for an update there, and parameters that come back: bytes of one parameter.
+    fn handed_over(&self) -> u64 {
+        let precision = self.step.precision;
+        precision.grad_dtype().size_in_bytes() + precision.param_dtype().size_in_bytes()
+    }
+
+    /// What lies on the host of a rank: of so many micro-batches what each keeps of one of its stages; states, and room for
+    /// what their update reads and writes.
+    pub(super) fn on_host(&self, layout: &Layout, load: &Load, in_flight: u64) -> Bytes {
+        let activations = load.copies * in_flight as f64;
+        if !layout.offload.optimizer {
+            return Bytes(activations as u64);
+        }
+        let all = load.shared + load.experts;
+        let update = (load.states + all * self.handed_over() as f64) * load.updated(layout);
+        Bytes((activations + update) as u64)
+    }
+
+    /// Seconds of an update on the host: gradients go there, states are read and written, parameters come back, one after the
+    /// other; the devices of a node share its host.
+    ///
+    /// Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 4, without the overlap of single blocks.
+    fn update_on_host(&self, layout: &Layout, load: &Load, link: f64) -> f64 {
+        let share = load.updated(layout);
+        let handed_over = (load.shared + load.experts) * share * self.handed_over() as f64;
+        let moved = 2.0 * load.states * share + handed_over;
+        let sharing = self.cluster.per_node.min(layout.devices()) as f64;
+        let memory = rules().get("host_memory_gb_s") * 1e9 * rules().get("host_update");
+        handed_over / link + moved * sharing / memory
+    }
+
     /// What a rank does, as the model of time takes it.
     ///
     /// # Errors
     /// If it moves something to the host over a link that the hardware table does not have.
     pub(super) fn rank(&self, layout: &Layout, load: &Load, machine: &Machine) -> Result<Rank, Diagnostic> {
         let mut passes = load.passes;
-        if load.copies > 0.0 {
-            let Some(link) = self.host_link() else {
+        let link = || {
+            self.host_link().ok_or_else(|| {
                 let message =
                     format!("{} has no link to its host in the hardware table", self.cluster.hardware.display);
-                return Err(Diagnostic::error("T0486", message).help("no --offload"));
-            };
+                Diagnostic::error("T0486", message).help("no --offload")
+            })
+        };
+        if load.copies > 0.0 {
+            let link = link()?;
             // Copies run beside the passes, which wait for those that take longer.
             let copies = load.copies / link;
             passes.forward.device = passes.forward.device.max(copies);
             passes.backward.device = passes.backward.device.max(copies - passes.weights.device);
         }
         self.exchanges_in_passes(layout, load, machine, &mut passes);
-        Ok(Rank { stages: vec![passes; layout.virtual_stages as usize], update: self.update(layout, load, machine) })
+        let mut update = self.update(layout, load, machine);
+        if layout.offload.optimizer {
+            let moves = Piece::moves(self.update_on_host(layout, load, link()?) * machine.device.bandwidth);
+            update.optimizer = vec![Item::Op(moves)];
+        }
+        Ok(Rank { stages: vec![passes; layout.virtual_stages as usize], update })
     }
 
     /// What is exchanged once in a step, and the optimizer.
@@ -389,11 +428,10 @@ impl Terms<'_> {
         let precision = self.step.precision;
         let (grad, weight) = (precision.grad_dtype().size_in_bytes(), precision.gathered_dtype().size_in_bytes());
         let talk = |collective, bytes: f64, axis| Talk { collective, bytes, axis };
-        let (within, between) = sharing(layout);
-        let groups = [(load.shared, within), (load.experts, Axis::ExpertDp)];
+        let groups = [(load.shared, sharing(layout)), (load.experts, expert_sharing(layout))];
         let mut gradients = Vec::new();
         let mut parameters = Vec::new();
-        for (count, axis) in groups.into_iter().filter(|(count, _)| *count > 0.0) {
+        for (count, (axis, _)) in groups.into_iter().filter(|(count, _)| *count > 0.0) {
             let bytes = count * grad as f64;
             match layout.zero {
                 0 => gradients.push(talk(Collective::AllReduce, bytes, axis)),
@@ -408,9 +446,11 @@ impl Terms<'_> {
         let replicas = layout.dp.saturating_mul(layout.cp);
         let when = |exchange, width| overlap::sync(self.engine, layout.zero, exchange, replicas, width);
         let (mut sync, gather) = (when(Exchange::Gradients, grad), when(Exchange::Parameters, weight));
-        if let Some(between) = between {
+        let sharding = layout.sharding();
+        for ((count, (_, between)), ranks) in groups.into_iter().zip([sharding.dp, sharding.expert_dp]) {
+            let Some(between) = between.filter(|_| count > 0.0) else { continue };
             // What is cut up is added up with that of the other groups; where that is done block by block, so is this.
-            let bytes = load.shared * grad as f64 / layout.sharing_ranks() as f64;
+            let bytes = count * grad as f64 / ranks as f64;
             gradients.push(talk(Collective::AllReduce, bytes, between));
             if layout.zero >= 3 {
                 sync = Sync::During { bucket: bytes / load.blocks.max(1.0) };
@@ -427,9 +467,33 @@ impl Terms<'_> {
         Update { gradients, sync, gather, optimizer: vec![Item::Op(moves)], parameters }
     }
 
+    /// Gradients that are cut up behind the backward pass of every micro-batch (ZeRO 2): no rank has room for all of its own. Those
+    /// of the last one are part of the update.
+    ///
+    /// Source: deepspeedai/DeepSpeed, `deepspeed/runtime/zero/stage_1_and_2.py`, `reduce_ready_partitions_and_remove_grads` with
+    /// `partition_gradients`; NVIDIA/Megatron-LM, `--data-parallel-sharding-strategy optim_grads` of its FSDP.
+    fn reductions_in_passes(&self, layout: &Layout, load: &Load, machine: &Machine, passes: &mut Passes) {
+        let width = self.step.precision.grad_dtype().size_in_bytes();
+        let (n, chunks) = (layout.grad_accum as f64, layout.virtual_stages as f64);
+        let groups = [(load.shared, sharing(layout).0), (load.experts, expert_sharing(layout).0)];
+        let talk = |(count, axis): (f64, Axis)| Talk {
+            collective: Collective::ReduceScatter,
+            bytes: count * width as f64,
+            axis,
+        };
+        let talks: Vec<Talk> = groups.into_iter().filter(|(count, _)| *count > 0.0).map(talk).collect();
+        let replicas = layout.dp.saturating_mul(layout.cp);
+        let when = overlap::sync(self.engine, layout.zero, Exchange::Gradients, replicas, width);
+        let pass = machine.seconds(passes.backward + passes.weights) * chunks;
+        passes.backward.device += when.exposed(machine, &talks, pass) / chunks * (n - 1.0) / n;
+    }
+
     /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass (ZeRO 3): hidden
     /// behind the pass but for one block, as far as the pass is as long.
     fn exchanges_in_passes(&self, layout: &Layout, load: &Load, machine: &Machine, passes: &mut Passes) {
+        if layout.zero == 2 {
+            self.reductions_in_passes(layout, load, machine, passes);
+        }
         if layout.zero < 3 {
             return;
         }
@@ -441,7 +505,7 @@ impl Terms<'_> {
             |collective, bytes: f64, axis| machine.talk(&Talk { collective, bytes: bytes / blocks, axis }) * blocks;
         let both = |collective, each: f64| {
             (talk(collective, load.shared * each, sharing(layout).0)
-                + talk(collective, load.experts * each, Axis::ExpertDp))
+                + talk(collective, load.experts * each, expert_sharing(layout).0))
                 / chunks
         };
         let reduce = both(Collective::ReduceScatter, precision.grad_dtype().size_in_bytes() as f64);
@@ -452,6 +516,14 @@ impl Terms<'_> {
         let again = if layout.reshard { gather } else { 0.0 };
         passes.backward.device += exposed(again + reduce, machine.seconds(passes.backward + passes.weights));
     }
+}
+
+/// The same of experts.
+fn expert_sharing(layout: &Layout) -> (Axis, Option<Axis>) {
+    let (_, Some(between)) = sharing(layout) else { return (Axis::ExpertDp, None) };
+    // Ranks of the same expert are as far apart as all its ranks and those of the others are many.
+    let apart = layout.ep.saturating_mul(layout.etp).div_ceil(layout.tp.max(1)).max(1);
+    (Axis::Some { ranks: layout.expert_sharing_ranks(), apart }, Some(between))
 }
 
 /// The ranks that states are divided over, and those of the same part where there are several groups of the former. Neighbours
@@ -543,6 +615,78 @@ mod tests {
                 assert!(hybrid.time.gradients > 0.0 && hybrid.time.gradients < between);
                 assert_eq!(node.time.gradients, 0.0);
             }
+        }
+    }
+
+    fn mixtral() -> Model {
+        let text = r#"{"model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4,
+            "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 4096, "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false}"#;
+        Model::from_text("x", "x", text.as_bytes(), &[], None).unwrap()
+    }
+
+    /// Experts and all else over 8 of 32 replicas: a rank holds what one of 8 does, and parts are added up between nodes.
+    #[test]
+    fn states_of_experts_over_some_of_the_replicas() {
+        let model = mixtral();
+        let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let run = Run::new(&model, step, None, cluster(8)).unwrap();
+        for (zero, ep) in [(1, 1), (1, 4), (2, 8), (3, 4)] {
+            let of = |dp, shard| {
+                let layout = Layout { dp, ep, zero, shard, ..Layout::default() };
+                run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap()
+            };
+            let (hybrid, node, all) = (of(32, Some(8)), of(8, None), of(32, None));
+            assert_eq!(hybrid.memory, node.memory, "zero {zero} ep {ep}");
+            assert!(hybrid.time.gradients > node.time.gradients, "zero {zero} ep {ep}");
+            assert!(all.memory[0].peak_bytes <= hybrid.memory[0].peak_bytes, "zero {zero} ep {ep}");
+            assert_eq!(of(32, Some(32)), all, "zero {zero} ep {ep}");
+        }
+        let wrong = Layout { dp: 32, ep: 8, zero: 1, shard: Some(4), ..Layout::default() };
+        let problems = run.traces(&wrong).unwrap_err().to_string();
+        assert!(problems.contains("T0480") && problems.contains("shard: 8"), "{problems}");
+    }
+
+    /// Gradients cut up behind every backward pass: of four micro-batches three more exchanges, where ZeRO 1 has one in all.
+    #[test]
+    fn gradients_of_every_micro_batch_are_cut_up() {
+        let model = llama();
+        let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let run = Run::new(&model, step, None, cluster(8)).unwrap();
+        let of = |zero, grad_accum| {
+            let layout = Layout { dp: 16, zero, grad_accum, ..Layout::default() };
+            run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap().time
+        };
+        let one = of(2, 1);
+        assert_eq!(one, of(1, 1));
+        let (cut, kept) = (of(2, 4), of(1, 4));
+        assert_eq!(cut.gradients, kept.gradients);
+        // The host is ahead by far, and hides nothing.
+        let more = cut.passes - kept.passes;
+        assert!((more / (3.0 * one.gradients) - 1.0).abs() < 0.01, "{more} {}", one.gradients);
+    }
+
+    /// An update on the host: 4 bytes of gradients and 2 of weights over the link, 12 of states read and written and those once more
+    /// by processors that the devices of a node share.
+    #[test]
+    fn updates_on_the_host_take_their_time() {
+        let model = llama();
+        let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
+        let run = Run::new(&model, step, None, cluster(8)).unwrap();
+        let of = |dp, optimizer| {
+            let offload = nn::Offload { activations: false, optimizer };
+            let layout = Layout { dp, zero: 1, offload, ..Layout::default() };
+            run.estimate(&layout, &run.traces(&layout).unwrap()).unwrap()
+        };
+        for dp in [8, 16] {
+            let (host, device) = (of(dp, true), of(dp, false));
+            let each = device.memory[0].parameters as f64 / dp as f64;
+            let (link, memory) = (64e9 * 0.87, 614e9 * 0.5);
+            let expected = each * 6.0 / link + each * 8.0 * (24.0 + 6.0) / memory;
+            assert!((host.time.optimizer / expected - 1.0).abs() < 1e-3, "{} {expected}", host.time.optimizer);
+            assert!(host.time.optimizer > 10.0 * device.time.optimizer && host.device < device.device);
+            assert!((host.host.get() as f64 / (each * 18.0) - 1.0).abs() < 1e-6, "{:?}", host.host);
+            assert_eq!(host.time.passes, device.time.passes);
         }
     }
 

@@ -193,6 +193,17 @@ impl Layout {
         }
     }
 
+    /// Ranks over which the states of an expert are divided. Where states are divided over some of the replicas, the ranks of
+    /// these hold all experts.
+    ///
+    /// Source: pytorch/torchtitan, `torchtitan/distributed/parallel_dims.py`: `dp_shard_mod_ep × dp_shard_in_ep = dp_shard`.
+    pub const fn expert_sharing_ranks(&self) -> u64 {
+        match self.shard {
+            Some(ranks) => ranks.saturating_mul(self.tp) / self.ep.saturating_mul(self.etp),
+            None => self.expert_dp(),
+        }
+    }
+
     /// How tensors are divided within a stage and a replica.
     pub const fn ranks(&self) -> Ranks {
         let ring = self.cp > 1 && matches!(self.context, ContextParallel::Ring);
@@ -202,7 +213,7 @@ impl Layout {
 
     /// How states are divided over replicas.
     pub const fn sharding(&self) -> Sharding {
-        Sharding { zero: self.zero, dp: self.sharing_ranks(), expert_dp: self.expert_dp() }
+        Sharding { zero: self.zero, dp: self.sharing_ranks(), expert_dp: self.expert_sharing_ranks() }
     }
 
     /// Sequences of a step.

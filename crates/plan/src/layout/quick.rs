@@ -310,14 +310,15 @@ impl<'a> Desk<'a> {
     /// # Errors
     /// In words, where a stage was not traced.
     pub fn host(&mut self, layout: &Layout, plan: usize) -> Result<Bytes, String> {
-        if !layout.offload.activations {
+        if !layout.offload.is_any() {
             return Ok(Bytes::ZERO);
         }
         self.turn_to(layout)?;
         let plan = self.plans.get(plan);
         let mut fullest = Bytes::ZERO;
         for (class, holding) in plan.cut.classes.iter().zip(&plan.holdings) {
-            fullest = fullest.max(self.load(layout, class.place, holding)?.on_host(holding.in_flight));
+            let load = self.load(layout, class.place, holding)?;
+            fullest = fullest.max(self.terms.on_host(layout, &load, holding.in_flight));
         }
         Ok(fullest)
     }
@@ -554,6 +555,10 @@ impl<'a> Desk<'a> {
             let copies = outline.copies.each.iter().zip(times).map(|(each, times)| each.with(more) * *times as i64);
             load.copies += (outline.copies.all.with(more) + copies.sum::<i64>()) as f64 * count / chunks;
         }
+        if layout.offload.optimizer {
+            let each = self.terms.states().ok_or("states that depend on shapes are not looked at on a host")?;
+            load.states = (load.shared + load.experts) * each as f64;
+        }
         Ok(load)
     }
 }
@@ -572,6 +577,8 @@ pub struct Look {
     pub seen: Seen,
     /// The step, its pipeline pass by pass.
     pub time: StepTime,
+    /// What lies on the fullest host.
+    pub host: Bytes,
 }
 
 impl<'a> Book<'a> {
@@ -614,7 +621,8 @@ impl<'a> Book<'a> {
         let mut desk = Desk::new(self.run.terms(), &self.plans, &self.sheets[at].1);
         let device = desk.memory(layout, plan).map_err(refused)?;
         let seen = desk.bounds(layout, plan, device).map_err(refused)?;
-        Ok(Look { seen, time: desk.time(layout, plan).map_err(refused)? })
+        let host = desk.host(layout, plan).map_err(refused)?;
+        Ok(Look { seen, time: desk.time(layout, plan).map_err(refused)?, host })
     }
 
     /// Traces what a layout needs; where its sheet is, and its plan.

@@ -120,6 +120,7 @@ pub fn axes<'a>(run: &Run<'a>, wanted: &Wanted) -> Axes<'a> {
         micro_batch: wanted.micro_batch,
         engine: wanted.engine,
         host: run.terms().host_link().is_some(),
+        host_updates: false,
         given: wanted.given,
     }
 }
@@ -137,6 +138,7 @@ pub fn layouts(run: &Run<'_>, wanted: &Wanted) -> Vec<Layout> {
 /// where states depend on the shapes of parameters.
 fn states(each: Option<ParameterBytes>, parameters: u64, layout: &Layout) -> Bytes {
     let Some(each) = each else { return Bytes::ZERO };
+    let each = if layout.offload.optimizer { ParameterBytes { master: 0, slots: &[], ..each } } else { each };
     let held = Params(parameters / layout.tp / layout.pp / layout.ep / layout.etp);
     let zero = Zero::ALL.get(usize::from(layout.zero)).copied().unwrap_or_default();
     each.on_device(held, zero, layout.sharing_ranks())
@@ -406,9 +408,16 @@ pub(super) fn nearest_batches(devices: u64, wanted: u64) -> Vec<u64> {
 /// If there is none to look at, or the hardware table has no rate for the arithmetic.
 pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
     // Some of the best by their tensors may have no room with their allocators: others take their places.
-    let mut most = wanted.most;
+    let (mut most, mut host_updates) = (wanted.most, false);
+    // Updates on the host are slower than any other way to free as much: they are looked at where nothing has room without.
+    let can_update =
+        wanted.given.offload.is_none() && run.terms().host_link().is_some() && run.terms().states().is_some();
     loop {
-        let found = look(run, wanted, most)?;
+        let found = look(run, wanted, most, host_updates)?;
+        if found.best.is_empty() && can_update && !host_updates {
+            host_updates = true;
+            continue;
+        }
         if found.best.len() >= wanted.most || found.timed >= found.fit {
             return Ok(found);
         }
@@ -417,8 +426,8 @@ pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
 }
 
 /// Looks at every layout; of the fastest so many are timed pass by pass.
-fn look(run: &Run<'_>, wanted: &Wanted, most: usize) -> Result<Found, Diagnostics> {
-    let axes = axes(run, wanted);
+fn look(run: &Run<'_>, wanted: &Wanted, most: usize, host_updates: bool) -> Result<Found, Diagnostics> {
+    let axes = Axes { host_updates, ..axes(run, wanted) };
     wanted.given.check(axes.model, axes.seq_len, wanted.devices)?;
     if !axes.countable() {
         return Err(none(run, wanted, &Counts::default()));

@@ -27,6 +27,8 @@ pub struct Axes<'a> {
     pub engine: Option<Engine>,
     /// Whether the link to the host is known, so that the time of activations there is.
     pub host: bool,
+    /// Whether updates on the host are looked at, too.
+    pub host_updates: bool,
     /// Axes that are not looked along.
     pub given: Given,
 }
@@ -139,10 +141,14 @@ impl Axes<'_> {
         let (given, mut ways, mut counts) = (&self.given, Vec::new(), Counts::default());
         let recomputes =
             given.recompute.map_or(vec![Recompute::None, Recompute::Selective, Recompute::Full], |one| vec![one]);
-        let activations = |activations| Offload { activations, optimizer: false };
         let offloads = match given.offload {
             Some(offload) => vec![offload],
-            None if self.host => vec![activations(false), activations(true)],
+            None if self.host => {
+                let optimizers: &[bool] = if self.host_updates { &[false, true] } else { &[false] };
+                let both =
+                    |optimizer: &bool| [false, true].map(|activations| Offload { activations, optimizer: *optimizer });
+                optimizers.iter().flat_map(both).collect()
+            }
             None => vec![Offload::NONE],
         };
         // Shorter parts of a sequence are looked at where somebody asks for them.
@@ -332,6 +338,9 @@ fn runs(engine: Engine, layout: &Layout, experts: bool) -> bool {
     let plain = layout.schedule == Schedule::OneFOneB;
     let whole = recompute != Recompute::Selective;
     let with_the_rest = !experts || etp == tp;
+    if offload.optimizer && !updates_on_host(engine, layout) {
+        return false;
+    }
     let (ring, exchange) =
         (cp == 1 || layout.context == ContextParallel::Ring, cp == 1 || layout.context == ContextParallel::AllToAll);
     match engine {
@@ -360,6 +369,20 @@ fn runs(engine: Engine, layout: &Layout, experts: bool) -> bool {
         Engine::Nanotron => {
             zero <= 1 && (zero == 0 || cp == 1) && plain && ring && !experts && whole && !offload.activations
         }
+    }
+}
+
+/// Whether an engine makes the updates of such a layout on the host.
+///
+/// Source: the refusals of its exporter in [`handover`](crate::handover).
+fn updates_on_host(engine: Engine, layout: &Layout) -> bool {
+    let Layout { zero, tp, ep, .. } = *layout;
+    match engine {
+        Engine::Megatron => zero >= 1,
+        Engine::Torchtitan => zero == 3,
+        Engine::DeepSpeed => zero >= 1 && (tp == 1 || ep == 1),
+        Engine::Fsdp => true,
+        Engine::Nanotron => false,
     }
 }
 

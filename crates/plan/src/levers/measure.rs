@@ -106,11 +106,10 @@ fn with<'a>(run: &Run<'a>, setup: &Setup) -> Run<'a> {
     Run { step: StepOptions { steps: 1, warm: true, ..setup.step }, ..*run }
 }
 
-/// Seconds of a step. What goes to the host and back has no time in the model of it.
+/// Seconds of a step.
 fn seconds(run: &Run<'_>, setup: &Setup) -> Option<f64> {
     let run = with(run, setup);
-    let traces = (!setup.layout.offload.is_any()).then(|| run.traces(&setup.layout).ok())??;
-    Some(run.estimate(&setup.layout, &traces).ok()?.time.seconds())
+    Some(run.estimate(&setup.layout, &run.traces(&setup.layout).ok()?).ok()?.time.seconds())
 }
 
 impl Measure for Own<'_> {
@@ -179,7 +178,7 @@ impl Measure for Divided<'_> {
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
         let run = with(self.run, setup);
         let (_, estimate) = run.whole(&setup.layout)?;
-        let seconds = (!setup.layout.offload.is_any()).then(|| estimate.time.seconds());
+        let seconds = Some(estimate.time.seconds());
         Ok(Taken { bytes: estimate.total().get(), fits: estimate.fits(run.cluster.hardware.capacity()), seconds })
     }
 }

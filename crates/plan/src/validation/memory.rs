@@ -414,8 +414,6 @@ pub(super) fn devices(row: &Row) -> Vec<&'static Hardware> {
 
 /// Bytes of an element of a 16-bit bucket or copy.
 const NARROW: u64 = 2;
-/// Bytes after which `DistributedDataParallel` closes its first bucket, and the others (`bucket_cap_mb`).
-const BUCKETS: [u64; 2] = [1 << 20, 25 << 20];
 
 /// What replicas hold beside the step, as the code of the row's source has it.
 fn beside(row: &Row, sharding: Sharding, params: &[ParamInfo], assumed: &mut Vec<String>) -> Beside {
@@ -423,8 +421,8 @@ fn beside(row: &Row, sharding: Sharding, params: &[ParamInfo], assumed: &mut Vec
     if sharding.dp < 2 {
         return beside;
     }
-    if sharding.zero == 0 && follow(row, Of::Buckets, assumed).is_some() {
-        beside.held = buckets(params);
+    if let Some(sizes) = (sharding.zero == 0).then(|| follow(row, Of::Buckets, assumed)).flatten() {
+        beside.held = buckets(params, sizes);
     }
     if (1..3).contains(&sharding.zero) && follow(row, Of::Gather, assumed).is_some() {
         // The shard in one piece, those of all, and these in one piece.
@@ -436,12 +434,15 @@ fn beside(row: &Row, sharding: Sharding, params: &[ParamInfo], assumed: &mut Vec
     beside
 }
 
-/// Sizes of the buckets of gradients: parameters in reverse, each bucket closed once it is full.
-fn buckets(params: &[ParamInfo]) -> Vec<u64> {
+/// Sizes of the buckets of gradients: parameters in reverse, each bucket closed once it is full. `sizes` are bytes of an element,
+/// those after which the first bucket is closed, and those after which the others are (`bucket_cap_mb`).
+fn buckets(params: &[ParamInfo], sizes: &str) -> Vec<u64> {
+    let sizes: Vec<u64> = sizes.split(' ').filter_map(|size| size.parse().ok()).collect();
+    let [element, first, others] = sizes[..] else { return Vec::new() };
     let (mut all, mut open) = (Vec::new(), 0);
     for param in params.iter().rev().filter(|param| param.trainable) {
-        open += NARROW * param.elements;
-        if open >= BUCKETS[usize::from(!all.is_empty())] {
+        open += element * param.elements;
+        if open >= if all.is_empty() { first } else { others } {
             all.push(std::mem::take(&mut open));
         }
     }

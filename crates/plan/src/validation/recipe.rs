@@ -163,7 +163,7 @@ mod tests {
                 Of::Packed => &["keep inputs"],
                 Of::Norms => &["fused"],
                 Of::Loss => &["parallel"],
-                Of::Buckets => &["16-bit"],
+                Of::Buckets => &["2 1048576 26214400"],
                 Of::Gather => &["copies"],
                 Of::Vocabulary => &["128"],
                 Of::Context => &["all-to-all"],
