@@ -89,6 +89,37 @@ fn time_as_json() {
     assert_eq!(json, answer(&[&LECTURE[..], &["--json", "--price", "2.5"]].concat()), "same inputs, same bytes");
 }
 
+/// 10 % of the run are saves of 6 min every hour; on 1,024 devices a failure every 50,000 h / 1,024 = 48.8 h.
+#[test]
+fn what_is_no_step_has_lines_of_its_own() {
+    let around = ["--json", "--save", "6min/1h", "--mtbf", "50000h", "--restart", "15min", "--eval", "1h/10h"];
+    let json = answer(&[&LECTURE[..], &around].concat());
+    let wall = &json[json.find("\"wall\": {").expect("a wall clock")..];
+    let training = number(wall, "training_seconds");
+    assert!((training / 86_400.0 - 143.93).abs() < 0.01, "{training}");
+    assert!((number(wall, "save_seconds") / training - 0.1).abs() < 1e-3);
+    assert!((number(wall, "evaluation_seconds") / training - 0.1).abs() < 3e-3);
+    let (failures, seconds) = (number(wall, "failures"), number(&json, "seconds"));
+    assert!((failures / (seconds / 3600.0 / (50_000.0 / 1024.0)) - 1.0).abs() < 1e-9, "{failures} {seconds}");
+    assert!((number(wall, "restart_seconds") / (900.0 * failures) - 1.0).abs() < 1e-9);
+    // Half of an hour of training, with its share of saves and evaluations, is done again.
+    assert!((number(wall, "lost_seconds") / failures / (0.5 * 3600.0 * 1.2) - 1.0).abs() < 0.01);
+    let text = answer(&[&LECTURE[..], &around[1..], &["--loader", "1M"]].concat());
+    for line in ["training", "waiting for data", "evaluation", "saves", "restarts", "work done again"] {
+        assert!(text.lines().any(|row| row.trim_start().starts_with(line)), "{line}: {text}");
+    }
+    for (words, says) in [
+        ("--save 6min", "--save: `6min` is not how long and how often"),
+        ("--eval 5/6h", "--eval: `5` has no unit"),
+        ("--save 1min/0s", "--save: `0s` is no time"),
+        ("--restart 1h", "--restart changes nothing: no failures"),
+        ("--mtbf 1h", "the run never ends"),
+    ] {
+        let text = refusal(&[&LECTURE[..], &split(words)].concat());
+        assert!(text.contains(says), "{words}: {text}");
+    }
+}
+
 #[test]
 fn time_without_an_mfu_is_a_range() {
     let text = answer(&LECTURE[..8]);

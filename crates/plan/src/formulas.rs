@@ -231,6 +231,7 @@ mod tests {
                 && (real("optimal-tokens", &[5.76e23, chinchilla]) - 1.39e12).abs() < 0.01e12
         );
         assert_eq!(real("steps", &[1e9 + 1.0, 1000.0, 1000.0, 2.0]), 2002.0);
+        assert_eq!(real("wall", &[10.0, 1.0, 2.0, 3.0, 0.5, 0.25]), 16.75);
         assert_eq!(real("step", &[8.0, 1.0, 0.5, 0.25, 0.25, 0.1]), 11.0);
         assert_eq!((real("again", &[1.0, 3.0]), exact("device", &[5, 2])), (1.0 / 3.0, Some(7)));
     }

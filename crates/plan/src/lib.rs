@@ -6,6 +6,7 @@
 //! | module | answers |
 //! |---|---|
 //! | [`time`] | how long, at which utilization, for how much |
+//! | [`wall`] | what there is around the steps of a run: data, evaluations, saves, failures |
 //! | [`mfu`] | which utilization a measured speed is |
 //! | [`cluster`] | how long a step of many devices takes |
 //! | [`layout`] | how a run is divided over devices, and what is legal |
@@ -82,4 +83,5 @@ pub mod time;
 pub mod timeline;
 pub mod tuning;
 pub mod validation;
+pub mod wall;
 pub mod work;

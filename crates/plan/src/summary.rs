@@ -25,6 +25,7 @@ use crate::report::{Block, Cell, Chart, Column, KeyValue, Phrase, Report, Row, T
 use crate::scaling;
 use crate::sharding::Sharding;
 use crate::time::{self, Pace};
+use crate::wall::Around;
 use crate::work::Work;
 
 /// The question: a step on one device of a fleet, and a run of so many tokens.
@@ -40,6 +41,8 @@ pub struct Question<'a> {
     pub pace: Pace,
     /// US dollars for one device and hour.
     pub price: Option<f64>,
+    /// What there is around the steps of the run.
+    pub around: Around,
 }
 
 /// Everything about a run, on one screen.
@@ -165,6 +168,7 @@ fn run_time(question: &Question<'_>, work: &Work) -> Result<Option<Report>, Diag
         fleet: question.fleet.clone(),
         pace: question.pace,
         price: question.price,
+        around: question.around,
     };
     request.report().map(Some)
 }

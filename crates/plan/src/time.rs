@@ -9,6 +9,7 @@ use crate::phrase;
 use crate::report::{
     Assumption, Block, Cell, Chart, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
+use crate::wall::{Around, Wall};
 use crate::work::{Convention, Work};
 
 /// What well-run training reaches; the answer is a range over it where nobody gives an MFU.
@@ -43,6 +44,8 @@ pub struct Request {
     pub pace: Pace,
     /// US dollars for one device and hour.
     pub price: Option<f64>,
+    /// What there is around its steps.
+    pub around: Around,
 }
 
 /// One run at one utilization.
@@ -52,6 +55,8 @@ struct Run {
     time: Seconds,
     device_hours: f64,
     cost: Option<f64>,
+    /// Line by line, where there is more than its steps.
+    wall: Option<Wall>,
 }
 
 /// Device-hours in three digits, with as many decimals as that takes.
@@ -68,13 +73,18 @@ fn hours(hours: f64) -> Cell {
 
 impl Request {
     fn run(&self, flop: Flops, mfu: Mfu) -> Result<Run, Diagnostic> {
-        let time = flop / (self.fleet.total_peak()? * mfu);
-        Ok(self.spent(mfu, time))
+        let steps = flop / (self.fleet.total_peak()? * mfu);
+        if !self.around.is_any() {
+            return Ok(self.spent(mfu, steps));
+        }
+        let wall = self.around.wall(steps.get(), self.tokens, self.fleet.devices)?;
+        let time = Seconds::new(wall.seconds()).map_err(|error| Diagnostic::error("T0488", error.to_string()))?;
+        Ok(Run { wall: Some(wall), ..self.spent(mfu, time) })
     }
 
     fn spent(&self, mfu: Mfu, time: Seconds) -> Run {
         let device_hours = time.hours() * self.fleet.devices as f64;
-        Run { mfu, time, device_hours, cost: self.price.map(|price| price * device_hours) }
+        Run { mfu, time, device_hours, cost: self.price.map(|price| price * device_hours), wall: None }
     }
 
     /// Answers it.
@@ -140,6 +150,7 @@ impl Request {
         rows.push(KeyValue::new("device-hours", hours(run.device_hours)));
         rows.extend(self.cost_row(run));
         report.blocks.push(Block::key_values("", rows));
+        report.blocks.extend(run.wall.map(|wall| wall.table().into()));
         report.result = self.result(flop, run);
         let (from, why) = match self.pace {
             Pace::Predicted(_) => (Origin::Derived, phrase!["from the predicted time of a step"]),
@@ -293,10 +304,12 @@ impl Request {
             .with("flop_per_second", rate)
             .with("tokens_per_second", self.tokens / run.time)
             .with("cost_usd", run.cost)
+            .with("wall", run.wall.map_or(Value::Null, |wall| wall.value()))
     }
 
     fn assumptions(&self) -> Vec<Assumption> {
         let mut all = self.fleet.assumptions();
+        all.extend(self.around.assumptions());
         let name = self.work.convention().name();
         let counted = Assumption::new("flop_per_token", "FLOP per token", name, Origin::Derived);
         all.push(match self.work.convention() {
@@ -346,10 +359,19 @@ impl Request {
                 anchor: formula.anchor,
             }
         };
-        Ok(vec![
-            one("time", "time", time, run.time.into()),
-            one("device-hours", "device-hours", hours, Cell::Short(run.device_hours.round() as u128)),
-        ])
+        let steps = run.wall.map_or(run.time.get(), |wall| wall.training);
+        let steps = Seconds::new(steps).map_err(|error| Diagnostic::error("", error.to_string()))?;
+        let mut all = vec![one(if run.wall.is_some() { "training" } else { "time" }, "time", time, steps.into())];
+        if let Some(wall) = run.wall {
+            let seconds = |value: f64| Cell::from(Seconds::new(value).unwrap_or_default());
+            let mut lines = phrase![seconds(wall.training)];
+            for value in [wall.data, wall.evaluation, wall.saves, wall.restarts, wall.lost] {
+                lines = lines.and(" + ").and(seconds(value));
+            }
+            all.push(one("time", "wall", lines, run.time.into()));
+        }
+        all.push(one("device-hours", "device-hours", hours, Cell::Short(run.device_hours.round() as u128)));
+        Ok(all)
     }
 }
 

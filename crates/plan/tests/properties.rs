@@ -9,6 +9,7 @@ use napkin_plan::report::{Report, Sample, Value};
 use napkin_plan::sharding::Sharding;
 use napkin_plan::summary::{self, Question};
 use napkin_plan::time::Pace;
+use napkin_plan::wall::Around;
 use napkin_plan::{fleet, flops, hardware, largest, params, scaling};
 use nn::step::{Precision, StepOptions, StepTrace, Until};
 use nn::{Profile, Recompute};
@@ -332,7 +333,14 @@ fn reports(model: &Model, options: &StepOptions, sharding: Sharding) -> Vec<Repo
         precision_given: true,
     };
     let tokens = Some("1G".parse().unwrap());
-    let question = Question { memory: memory.clone(), fleet, tokens, pace: Pace::Unknown, price: Some(2.0) };
+    let question = Question {
+        memory: memory.clone(),
+        fleet,
+        tokens,
+        pace: Pace::Unknown,
+        price: Some(2.0),
+        around: Around::default(),
+    };
     vec![
         params::report(model, 2).unwrap(),
         flops::report(model, options, flops::View { depth: 2, ..flops::View::default() }).unwrap(),

@@ -77,14 +77,14 @@ impl Plan {
         let model = self.model.read(&mut read);
         let fleet = read.fleet_in(&self.fleet.at_least(self.layout.dp.as_ref()), self.step.arithmetic());
         self.run.need_tokens(&mut read);
-        let Run { tokens, pace, price } = self.run.read(&mut read);
+        let Run { tokens, pace, price, around } = self.run.read(&mut read);
         let hardware = fleet.as_ref().map(|f| f.hardware.clone());
         let options = self.step.read(&mut read, model.as_ref(), hardware.as_ref());
         let devices = fleet.as_ref().map_or(1, |f| f.devices);
         let mut layout = self.layout.clone();
         layout.zero.get_or_insert_with(|| usual_zero(devices).to_owned());
         let memory = layout.read(&mut read, options, hardware.as_ref(), devices).steady();
-        let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace, price });
+        let question = fleet.map(|fleet| Question { memory, fleet, tokens, pace, price, around });
         let (model, question) = read.finish(model.zip(question))?;
         answer(&model, &question)
     }
@@ -98,7 +98,7 @@ impl Plan {
         let devices = read.flag_with("--devices", device.devices.as_deref(), some);
         let cluster = self.cluster.read(&mut read);
         self.run.need_tokens(&mut read);
-        let Run { tokens, pace, price } = self.run.read(&mut read);
+        let Run { tokens, pace, price, around } = self.run.read(&mut read);
         let idle = [
             ("--profile", self.step.profile.is_some()),
             ("--autocast", self.step.autocast.is_some()),
@@ -131,7 +131,7 @@ impl Plan {
         let cluster = Cluster { hardware: &hardware, per_node, network };
         let run = Divided::new(&model, step, self.from.engine(), cluster)?;
         let request = layout::report::Request { model: &model, layout: &layout, devices, seq_len, precision };
-        let mut report = divided::report(&divided::Question { request, run, tokens, pace, price })?;
+        let mut report = divided::report(&divided::Question { request, run, tokens, pace, price, around })?;
         report.warnings.extend(taken.warnings);
         Ok(report)
     }

@@ -27,11 +27,11 @@ impl Time {
     /// Answers it.
     pub fn report(&self, mut read: Reader<'_>) -> Result<Report, Diagnostics> {
         let work = self.work.read(&mut read);
-        let Run { tokens, pace, price } = self.run.read(&mut read);
+        let Run { tokens, pace, price, around } = self.run.read(&mut read);
         let tokens = read.required(tokens, self.run.tokens.is_some(), "--tokens", "15T");
         let fleet = read.fleet(&self.fleet);
         let request = work.zip(tokens).zip(fleet);
-        let request = request.map(|((work, tokens), fleet)| Request { work, tokens, fleet, pace, price });
+        let request = request.map(|((work, tokens), fleet)| Request { work, tokens, fleet, pace, price, around });
         read.finish(request)?.report()
     }
 }

@@ -156,7 +156,7 @@ pub struct Rules {
     pub frameworks: Vec<(String, Vec<Constant>)>,
 }
 
-const OF_RULES: [&str; 18] = [
+const OF_RULES: [&str; 19] = [
     "evenness",
     "taken",
     "jitter",
@@ -168,6 +168,7 @@ const OF_RULES: [&str; 18] = [
     "host_update",
     "trace_launches",
     "tree_below_mib",
+    "restart_s",
     "fetch",
     "ramp",
     "attention_narrow",

@@ -1,4 +1,4 @@
-//! How long a training step of many devices takes: links, collectives, ops, the pipeline, the step, the run.
+//! How long a training step of many devices takes: links, collectives, ops, the pipeline, the step.
 //!
 //! Inputs are plain numbers and lists of what one rank does, which a trace or a closed form fills. Constants stand in
 //! `data/time` and `data/network`, each with its kind and its source.
@@ -14,7 +14,6 @@
 //! | [`traced`] | what a rank did in a trace |
 //! | [`shape`], [`experts`], [`published`] | what a rank does for models of published measurements, in closed form |
 //! | [`accuracy`] | how far that is from what was measured |
-//! | [`run`] | how long a run takes: steps, data, evaluations, saves, failures |
 //! | [`constants`], [`network`] | which numbers that rests on, and who says so |
 
 pub mod accuracy;
@@ -26,7 +25,6 @@ pub mod network;
 pub mod op_time;
 pub mod pipeline;
 pub mod published;
-pub mod run;
 pub mod shape;
 pub mod step;
 pub mod topology;

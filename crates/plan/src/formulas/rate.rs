@@ -66,6 +66,15 @@ pub(super) const FORMULAS: &[Formula] = &[
         Eval::Real(|x| x[..5].iter().sum::<f64>() * (1.0 + x[5]));
     },
     formula! {
+        "wall": "wall-clock time of a run",
+        "T + d + e + c + r + l" ["s"],
+        where "T" = "steps", "d" = "waiting for data", "e" = "evaluations", "c" = "saves", "r" = "restarts after failures",
+            "l" = "work done again: half of what lies between two saves for each failure";
+        caveat "failures come independently, at one rate for every device; restarts and repeated work fail in their turn";
+        source "Young 1974, Communications of the ACM 17(9), in first order";
+        Eval::Real(|x| x.iter().sum());
+    },
+    formula! {
         "again": "hardware FLOP more than those of the model",
         "R / M" ["parts of 1"],
         where "R" = "FLOP of matrix products that are done again", "M" = "those of forward and backward";

@@ -17,6 +17,7 @@ use crate::phrase;
 use crate::quant::Format;
 use crate::report::{Block, Cell, Column, KeyValue, Report, Row, Table, Value, Verdict};
 use crate::time::{self, Pace};
+use crate::wall::Around;
 use crate::work::Work;
 
 /// The question.
@@ -32,6 +33,8 @@ pub struct Question<'a> {
     pub pace: Pace,
     /// US dollars for one device and hour.
     pub price: Option<f64>,
+    /// What there is around the steps of the run.
+    pub around: Around,
 }
 
 /// Everything about a divided run, on one screen.
@@ -127,7 +130,8 @@ impl Question<'_> {
             Pace::Unknown => Pace::Predicted(estimate.mfu),
             said => said,
         };
-        let request = time::Request { work: work.clone(), tokens, fleet: self.fleet(), pace, price: self.price };
+        let (price, around) = (self.price, self.around);
+        let request = time::Request { work: work.clone(), tokens, fleet: self.fleet(), pace, price, around };
         request.report().map(Some)
     }
 }
