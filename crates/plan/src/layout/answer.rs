@@ -4,11 +4,12 @@ use nn::Recompute;
 use units::{Bytes, Diagnostics, Mfu};
 
 use super::Layout;
-use super::estimate::{Estimate, Run, host_room};
+use super::estimate::{Estimate, Run};
 use super::rank::RankTrace;
 use super::report::counted;
 use super::search::{Found, Wanted, devices, nearest_batches, search};
 use super::space::Illegal;
+use super::terms::host_room;
 use crate::cluster::step::StepTime;
 use crate::formulas;
 use crate::hardware::Hardware;

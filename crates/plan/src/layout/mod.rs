@@ -10,6 +10,7 @@ pub mod engine;
 pub mod estimate;
 pub mod given;
 mod held;
+mod load;
 mod outline;
 pub mod overlap;
 pub mod quick;
@@ -18,6 +19,7 @@ pub mod report;
 pub mod reserve;
 pub mod search;
 pub mod space;
+mod terms;
 
 pub use check::check;
 pub(crate) use check::moe;

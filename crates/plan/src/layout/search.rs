@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
 use super::Layout;
-use super::estimate::{Estimate, Run, Terms, host_room};
+use super::estimate::{Estimate, Run};
 use super::given::Given;
 use super::quick::{Desk, Plans, Seen, Sheet, Way};
 use super::space::{Axes, Counts, Illegal};
+use super::terms::{Terms, host_room};
 use crate::cluster::step::StepTime;
 use crate::handover::{self, Engine};
 use crate::states::{ParameterBytes, Zero};

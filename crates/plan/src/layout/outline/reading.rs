@@ -10,7 +10,7 @@ use super::{Course, Divided, Grown, Level, Line, Moment, Outline, Prices, Tally,
 use crate::blocks::Blocks;
 use crate::cluster::traced::placed;
 use crate::layout::cut::Short;
-use crate::layout::estimate::Part;
+use crate::layout::load::Part;
 use crate::sharding::{Gathered, Sharding};
 use crate::timeline::expert_modules;
 

@@ -1,0 +1,131 @@
+//! The outlines of all stages of one way to divide a model, traced once each.
+
+use nn::pipeline::{self, Pass};
+use nn::spec::ModelSpec;
+use nn::step::StepOptions;
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Plan, Way};
+use crate::blocks::Blocks;
+use crate::layout::cut::Pieces;
+use crate::layout::engine;
+use crate::layout::estimate::Run;
+use crate::layout::outline::{Outline, Prices, read};
+
+/// Which sequences of a micro-batch an outline is of. One and two may differ in their ops: over one sequence nothing is summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sequences {
+    /// Any number from this on.
+    From(u64),
+    /// That number alone.
+    Only(u64),
+}
+
+impl Sequences {
+    /// Those that may be of a number, the likeliest first.
+    fn of(batch: u64) -> impl Iterator<Item = Self> {
+        let from = [1, 2].into_iter().filter(move |first| *first <= batch).map(Self::From);
+        from.chain([Self::Only(batch)])
+    }
+}
+
+/// Which outline of a short piece: of steps of one micro-batch alone or of several.
+type Which = (usize, bool, Sequences);
+
+/// The outlines of all stages of one way to divide a model.
+#[derive(Clone, Debug, Default)]
+pub struct Sheet {
+    pub(super) prices: Prices,
+    outlines: HashMap<Which, Outline>,
+    /// Of each short piece, shapes of weights of which the engine holds one more.
+    pub(super) shapes: HashMap<usize, BTreeSet<[u64; 2]>>,
+    pub(super) weight_bytes: u64,
+}
+
+impl Sheet {
+    /// Traces those short pieces that a plan needs for micro-batches of these numbers of sequences, and that are not there yet.
+    ///
+    /// # Errors
+    /// In words, where a part of the model cannot be divided so, or is not traced.
+    pub fn add(
+        &mut self,
+        run: &Run<'_>,
+        pieces: &Pieces,
+        way: &Way,
+        plan: &Plan,
+        batch: u64,
+        alone: bool,
+    ) -> Result<(), String> {
+        let wanted = plan.cut.classes.iter().flat_map(|class| &class.pieces).map(|piece| pieces.all[*piece].short);
+        let wanted: BTreeSet<usize> = wanted.collect();
+        let mut own = None;
+        for short in wanted {
+            if self.outline(short, alone, batch).is_some() {
+                continue;
+            }
+            if own.is_none() {
+                own = Some(run.model.spec.share(way.ranks).map_err(|problems| problems.join("; "))?);
+            }
+            if let Some(own) = &own {
+                self.trace(run, pieces, way, own, (short, alone, batch))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn trace(
+        &mut self,
+        run: &Run<'_>,
+        pieces: &Pieces,
+        way: &Way,
+        own: &ModelSpec,
+        (short, alone, batch): (usize, bool, u64),
+    ) -> Result<(), String> {
+        let spec = pieces.spec(own, short).map_err(|problems| problems.join("; "))?;
+        let micro_batches = if alone { 1 } else { 2 };
+        let pass = |micro_batch| [Pass::Forward { chunk: 0, micro_batch }, Pass::Backward { chunk: 0, micro_batch }];
+        let passes: Vec<Pass> = (0..micro_batches as usize).flat_map(pass).collect();
+        let options = |batch| StepOptions {
+            batch,
+            seq_len: run.step.seq_len / way.ranks.cp,
+            grad_accum_steps: micro_batches,
+            recompute: way.recompute,
+            offload: way.offload,
+            ..run.step
+        };
+        // Sends and receives are of a pipeline, whatever the number of its ranks.
+        let ranks = if spec.stage.first && spec.stage.last { 1 } else { 2 };
+        let trace = |batch| {
+            pipeline::trace(
+                std::slice::from_ref(&spec),
+                ranks,
+                &options(batch),
+                &passes,
+                engine::accumulation(run.engine),
+            )
+            .map_err(|error| error.to_string())
+        };
+        let blocks = Blocks::of(&spec.names);
+        let form = (&pieces.short[short], spec.stage.before);
+        // Where one sequence and two do the same, all do; else two and four are tried, and then the number itself.
+        for sequences in Sequences::of(batch) {
+            let (first, two) = match sequences {
+                Sequences::From(first) => (first, Some(trace(2 * first)?)),
+                Sequences::Only(batch) => (batch, None),
+            };
+            let one = trace(first)?;
+            let read = read((&one, two.as_ref()), &options(first), blocks, form, &mut self.prices)?;
+            if let Some(outline) = read {
+                self.outlines.insert((short, alone, sequences), outline);
+                break;
+            }
+        }
+        self.weight_bytes = run.step.precision.gathered_dtype().size_in_bytes();
+        self.shapes.entry(short).or_insert_with(|| engine::shapes(run.engine, std::slice::from_ref(&spec)));
+        Ok(())
+    }
+
+    pub(super) fn outline(&self, short: usize, alone: bool, batch: u64) -> Option<&Outline> {
+        Sequences::of(batch).find_map(|sequences| self.outlines.get(&(short, alone, sequences)))
+    }
+}
