@@ -79,6 +79,15 @@ def test_what_is_wrong_is_said_with_its_place() -> None:
         napkin.Model.from_config("gpt-2")
     with pytest.raises(TypeError):
         napkin.Model.from_config(12)
+    for name in ("x" * 10_000, "a\0b"):
+        with pytest.raises(napkin.ConfigError):
+            napkin.Model.from_config(name)
+    with pytest.raises(TypeError, match="recorded"):
+        napkin.reconcile(None, None)  # type: ignore[arg-type]
+    with pytest.raises(napkin.ConfigError, match="budget"):
+        napkin.afford()
+    with pytest.raises(napkin.ConfigError, match="napkin layout"):
+        napkin.Model.from_config("gpt2").plan(hardware="h100-sxm", devices=8, tp=2)
     assert issubclass(napkin.ConfigError, ValueError)
 
 
@@ -98,7 +107,10 @@ def test_files_are_written_once(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     with pytest.raises(ValueError, match="extension"):
         ledger.save(tmp_path / "a.png")
-    assert not (tmp_path / "a.png").exists()
+    undrawn = napkin.ask("models")
+    with pytest.raises(ValueError, match="drawn"):
+        undrawn.save(tmp_path / "a2.svg")
+    assert not (tmp_path / "a.png").exists() and not (tmp_path / "a2.svg").exists()
 
 
 def test_notebooks_get_drawings_and_no_scripts() -> None:
@@ -115,6 +127,14 @@ def test_rows_are_a_table() -> None:
     rows = napkin.Model.from_config("gpt2").ledger(hardware="a100-sxm-80gb").rows()
     frame = pandas.DataFrame(rows)
     assert len(frame) == len(rows) and frame["bytes"].sum() == sum(row["bytes"] for row in rows)
+
+
+def test_budgets_with_and_without_a_model() -> None:
+    alone = napkin.afford("64 h100-sxm for 14 days")
+    # 64 x 14 days x 86,400 s x 989.5e12 FLOP/s, times the utilization it says it assumes.
+    share = next(one["value"] for one in alone.assumptions if one["flag"] == "--mfu")
+    assert alone["flop"] == pytest.approx(64 * 14 * 86_400 * 989.5e12 * share, rel=1e-2)
+    assert "llama-3.1-8b" in napkin.afford("64 h100-sxm for 14 days", model="llama-3.1-8b").command
 
 
 def test_two_dicts_are_compared() -> None:

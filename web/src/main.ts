@@ -23,12 +23,12 @@ let typing = "";
 
 const engine = new Engine(core());
 
-/** Asks the question of the page in the next frame, once for all changes until then. */
+/** Asks the question of the page, once for all changes of one event: waiting for a frame would be most of the time it takes. */
 function ask(): void {
   if (scheduled || catalogue === undefined) return;
   scheduled = true;
   performance.mark("asked");
-  requestAnimationFrame(() => {
+  queueMicrotask(() => {
     scheduled = false;
     void answer();
   });

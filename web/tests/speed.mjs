@@ -31,7 +31,7 @@ test("from an input to its answer", async (context) => {
         await page.waitForFunction((wanted) => document.getElementById("command").textContent.includes(wanted), `--seq-len ${512 + i}`);
       }
       const measured = await page.evaluate(() => performance.getEntriesByName("answer").map((one) => one.duration));
-      context.diagnostic(`${question} ${model}: median ${median(measured).toFixed(1)} ms from frame to answer shown`);
+      context.diagnostic(`${question} ${model}: median ${median(measured).toFixed(1)} ms from input to answer shown`);
       assert.ok(median(measured) < 10_000);
       await page.context().close();
     }

@@ -99,7 +99,8 @@ class Answer:
         """A chart as an SVG file: the most telling one, or one of :attr:`charts`."""
         drawn = self._native.svg(chart, width)
         if drawn is None:
-            raise KeyError(f"no chart {chart!r} in this answer; there are: {', '.join(self.charts) or 'none'}")
+            what = "nothing of this answer is drawn" if not self.charts else f"there is no chart {chart!r} in this answer"
+            raise KeyError(what + (f"; there are: {', '.join(self.charts)}" if self.charts else ""))
         return drawn
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -116,8 +117,12 @@ class Answer:
         }
         if path.suffix not in forms:
             raise ValueError(f"{path} has no extension that is a format: {' '.join(forms)}")
+        if path.suffix == ".svg" and not self.charts:
+            raise ValueError(f"nothing of this answer is drawn, so it is not written to {path}")
+        # Made before the file is: an error leaves no empty one.
+        text = forms[path.suffix]()
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
-            file.write(forms[path.suffix]())
+            file.write(text)
         return path
 
     def __repr__(self) -> str:

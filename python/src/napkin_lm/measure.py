@@ -160,6 +160,8 @@ def _stack(function: str) -> list[dict[str, Any]]:
 def reconcile(run: Plan | Model, record: Record, **options: Any) -> Answer:
     """Holds what was recorded against the step of a model: each live block at the peak with the predicted tensor it is, and
     what has no name. ``options`` are those of the step; of a :class:`Plan` they are its own."""
+    if not isinstance(run, (Plan, Model)) or not isinstance(record, Record):
+        raise TypeError("reconcile(run, record): a Plan or a Model, and what measure(...) recorded")
     model = run._model if isinstance(run, Plan) else run
     if isinstance(run, Plan):
         names = {"seq_len", "batch", "micro_batch_size", "profile", "precision", "optimizer", "recompute", "grad_accum", "set"}

@@ -45,12 +45,9 @@ class Model:
         if isinstance(config, str) and config.lstrip().startswith("{"):
             return cls(_FILE, {_FILE: config.encode()})
         if isinstance(config, (str, PathLike)):
-            path = Path(config)
-            file = path / "config.json" if path.is_dir() else path
-            if file.is_file():
-                return cls(str(file), {str(file): file.read_bytes()})
-            # A name: that of a preset, or the error says which are near.
-            return cls(str(config), {})
+            file = _file(Path(config))
+            # Where there is no such file it is a name: that of a preset, or the error says which are near.
+            return cls(str(config), {}) if file is None else cls(str(file), {str(file): file.read_bytes()})
         raise TypeError(f"{type(config).__name__} is no configuration: a path, a dict, JSON, or something with to_dict()")
 
     @classmethod
@@ -208,6 +205,16 @@ class Time(Answer):
     def days(self) -> float:
         """The same in days."""
         return self.seconds / 86_400
+
+
+def _file(path: Path) -> Path | None:
+    """The configuration that a path names, if there is one."""
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        return file if file.is_file() else None
+    except (OSError, ValueError):
+        # Too long for a path, or with a character that none has.
+        return None
 
 
 def _plain(value: Any) -> str:

@@ -47,9 +47,14 @@ def compare(*models: Model | str, **options: Any) -> Answer:
     return asked(["compare", *names], files, options)
 
 
-def afford(budget: str, **options: Any) -> Answer:
-    """The model that a budget such as ``"64 h100-sxm for 14 days"`` trains best."""
-    return asked(["afford"], None, {"budget": budget, **options})
+def afford(budget: str | None = None, *, model: Model | str | None = None, **options: Any) -> Answer:
+    """The model that a budget such as ``"64 h100-sxm for 14 days"`` trains best; with a ``model`` and a budget or ``days``,
+    what that model needs: the cheapest hardware, the shortest time."""
+    options = {"budget": budget, **options}
+    if model is None:
+        return asked(["afford"], None, options)
+    model = model if isinstance(model, Model) else Model.from_config(model)
+    return asked(["afford", model._name], model._files, options)
 
 
 def einsum(pattern: str, *, dtype: str | None = None, hardware: str | None = None, **sizes: int) -> Answer:
