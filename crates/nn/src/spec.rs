@@ -25,7 +25,7 @@ pub use compressed::{BlocksSpec, CompressedSpec, HyperSpec};
 pub use embedding::{
     EmbeddingSpec, LeadingSpec, PositionForm, PositionTable, SharedTable, SignalSpec, SourceSpec, TypeTable,
 };
-pub use layer::{BlockForm, LayerNames, LayerSpec, Mixer, UpdatesSpec};
+pub use layer::{BlockForm, InputSpec, LayerNames, LayerSpec, Mixer, UpdatesSpec};
 pub use linear::{LinearSpec, MapSpec};
 pub use mixers::{
     BranchSpec, ConvSpec, DeltaMaps, DeltaSpec, DistanceSpec, GateOrder, GatedNormSpec, HybridSpec, LightningSpec,

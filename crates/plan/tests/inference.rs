@@ -240,14 +240,16 @@ fn compressed_blocks() {
     let read = 21 * (2 * 512 * 512 + 2 * 128 * (1 << 20) / 4) + 20 * (2 * 512 / 128) * (1 << 20);
     assert_eq!(cache.read_bytes(1 << 20, 1), read + window + 2 * pending);
 
-    // Reading 256 tokens behind 1,024: scores of a window and of blocks, by the pairs that are needed.
-    let reading = Reading { batch: 1, past: 1024, new: 256, encoded: None, dtype: DType::BF16 };
+    // Scores of a window and of blocks, by the pairs that are needed, wherever the text is cut.
     let small = nn::ModelSpec { layers: spec.layers[1..4].to_vec(), ..spec };
-    let traced = reading::trace(&small, &reading).unwrap().trace;
-    let scores: u128 = traced.ops.iter().filter(|e| e.op.name() == "attention").map(|e| e.cost.matmul).sum();
-    let (near, sparse, heavy) =
-        (128 * 256, (1025..=1280).map(|t| t / 4).sum::<u128>(), (1025..=1280).map(|t| t / 128).sum::<u128>());
-    assert_eq!(scores, 64 * 2 * 2 * 512 * (3 * near + sparse + heavy));
+    for (past, new) in [(0, 256), (1024, 256), (1023, 1), (1023, 2), (1021, 2), (126, 3), (1, 1), (2050, 1)] {
+        let reading = Reading { batch: 1, past, new, encoded: None, dtype: DType::BF16 };
+        let traced = reading::trace(&small, &reading).unwrap().trace;
+        let scores: u128 = traced.ops.iter().filter(|e| e.op.name() == "attention").map(|e| e.cost.matmul).sum();
+        let each = (past + 1..=past + new).map(u128::from);
+        let pairs: u128 = each.map(|t| 3 * t.min(128) + (t / 4).min(512) + t / 128).sum();
+        assert_eq!(scores, 64 * 2 * 2 * 512 * pairs, "{new} behind {past}");
+    }
 }
 
 /// What is predicted of a token is what the engine's own cache holds, for every family. The engine keeps the keys and

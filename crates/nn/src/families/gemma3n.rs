@@ -7,7 +7,8 @@ use super::common::{
 };
 use crate::config::Reader;
 use crate::spec::{
-    BlockForm, KvSharing, LayerSpec, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace, RotarySpec, UpdatesSpec,
+    BlockForm, InputSpec, KvSharing, LayerSpec, ModelSpec, NormKind, NormSpec, QkNorm, QkNormPlace, RotarySpec,
+    UpdatesSpec,
 };
 use std::sync::Arc;
 
@@ -145,10 +146,7 @@ fn updates(r: &mut Reader<'_>, l: u64, act: crate::spec::Activation, norm: &Norm
         clip: float_or_off(r, "altup_coef_clip", 120.0),
         scaled: r.flag("altup_correct_scale", true),
         rank: r.size_or("laurel_rank", 64, FAMILY),
-        input_width,
-        input_rows,
-        act,
-        norm: norm.clone(),
+        input: InputSpec { width: input_width, rows: input_rows, act, norm: norm.clone() },
     })
 }
 

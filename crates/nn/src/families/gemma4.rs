@@ -1,4 +1,4 @@
-//! Gemma 4 without inputs of blocks: blocks without a window have heads of their own size and may take their keys as
+//! Gemma 4: blocks may have an input of their own beside the stream; blocks without a window have heads of their own size and may take their keys as
 //! values; experts stand beside the dense feed-forward part. With it, its encoder of images.
 
 use super::common::{
@@ -11,8 +11,8 @@ use super::{gemma2, gemma3n, towers};
 use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, BesideSpec, EmbeddingSpec, FeedForwardSpec, KvSharing, LayerSpec, LinearSpec, MapSpec,
-    MlpInput, ModelNames, ModelSpec, NormKind, NormSpec, Piece, Projection, QkNorm, QkNormPlace, RotarySpec,
+    Activation, AttentionSpec, BesideSpec, EmbeddingSpec, FeedForwardSpec, InputSpec, KvSharing, LayerSpec, LinearSpec,
+    MapSpec, MlpInput, ModelNames, ModelSpec, NormKind, NormSpec, Piece, Projection, QkNorm, QkNormPlace, RotarySpec,
     RouterSpec, SignalSpec, SourceSpec, StackSpec, TowerSpec,
 };
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let norm = NormSpec { kind: NormKind::RmsWeightInF32, eps };
     let tied = r.flag("tie_word_embeddings", true);
     let bias = r.flag("attention_bias", false);
-    without_inputs(r);
+    let input = inputs(r, s.l, act, &norm);
     r.choice("use_bidirectional_attention", &["vision"], "between tokens of images alone: none in a text");
 
     let mut slides = sliding(r, s.l, |i| !(i + 1).is_multiple_of(6));
@@ -78,6 +78,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
                 m2: named("post_feedforward_layernorm_2", &norm),
             }));
         }
+        made.input.clone_from(&input);
         let same = layers.iter().find(|layer| ***layer == made).cloned();
         layers.push(same.unwrap_or_else(|| Arc::new(made)));
     }
@@ -102,19 +103,19 @@ fn mixing(s: &Sizes, bias: bool, norm: &NormSpec) -> AttentionSpec {
     mixing
 }
 
-/// Refuses the inputs of blocks that the small models of the family have.
-fn without_inputs(r: &mut Reader<'_>) {
-    const KEY: &str = "hidden_size_per_layer_input";
-    r.known(&["vocab_size_per_layer_input"]);
-    let width = r.count_or(KEY, 256, FAMILY);
-    if width > 0 {
-        r.reject(
-            KEY,
-            format!("`{KEY}` is {width}: each block has an input of its own, which is not known for this family"),
-            "its table and its maps would be missing from every number",
-            &format!("a model with `{KEY}` 0"),
-        );
+/// The input of each block, which the small models of the family have.
+fn inputs(r: &mut Reader<'_>, l: u64, act: Activation, norm: &NormSpec) -> Option<Arc<InputSpec>> {
+    let width = r.count_or("hidden_size_per_layer_input", 256, FAMILY);
+    if width == 0 {
+        r.known(&["vocab_size_per_layer_input"]);
+        return None;
     }
+    let rows = r.size_or("vocab_size_per_layer_input", 262_144, FAMILY);
+    r.check_product(
+        "the table of inputs of blocks",
+        &[("vocab_size_per_layer_input", rows), ("hidden_size_per_layer_input", width), ("num_hidden_layers", l)],
+    );
+    Some(Arc::new(InputSpec { width, rows, act, norm: norm.clone() }))
 }
 
 /// The mixture beside the dense part, if there is one.

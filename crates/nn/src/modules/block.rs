@@ -2,8 +2,8 @@
 
 use super::hybrid::Sharing;
 use super::{
-    Attention, Beside, ChannelMix, CompressedAttention, Connection, Delta, Distance, Hybrid, Lightning, Mamba, Mamba2,
-    Mlp, Mlstm, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix, Updates,
+    Attention, Beside, BlockInput, ChannelMix, CompressedAttention, Connection, Delta, Distance, Hybrid, Lightning,
+    Mamba, Mamba2, Mlp, Mlstm, Moe, Norm, Parallel, RgLru, ShortConv, TimeMix, Updates,
 };
 use crate::context::{Forward, Profile};
 use crate::param::{Builder, Init, ParamKind};
@@ -32,6 +32,7 @@ pub struct Block {
     updates: Option<Box<Updates>>,
     /// What runs around its parts, where each reads several streams: of attention, of feed-forward.
     connections: Option<Box<[Connection; 2]>>,
+    input: Option<BlockInput>,
 }
 
 /// Attention to another stack, with its norm.
@@ -149,8 +150,9 @@ impl Block {
             }
             _ => None,
         };
+        let input = spec.input.as_ref().map(|input| BlockInput::new(b, input, h)).transpose()?;
         let (spec, norms) = (spec.clone(), norms.into());
-        Ok(Self { spec, mixer, cross, feed_forward, norms, residuals, shortcut, updates, connections })
+        Ok(Self { spec, mixer, cross, feed_forward, norms, residuals, shortcut, updates, connections, input })
     }
 
     /// What it was built from.
@@ -240,7 +242,10 @@ impl Block {
     pub fn forward(&self, f: &Forward, x: Tensor) -> Result<(Tensor, Option<Tensor>)> {
         // The weights live to the end of the block in any case.
         let mut weights = None;
-        let out = self.run(f, x, &mut weights)?;
+        let mut out = self.run(f, x, &mut weights)?;
+        if let Some(input) = &self.input {
+            out = out.add(&input.added(f, &out)?)?;
+        }
         let handed =
             f.profile == Profile::HfEager && self.spec.attention().is_some_and(|a| a.steps.hands_out_weights());
         Ok((out, weights.filter(|_| handed)))

@@ -51,12 +51,17 @@ impl Compressor {
         made.map_or(Ok(before.clone()), |made| Tensor::cat(&[&before, &made], 2))
     }
 
-    /// Keys of the blocks that these positions complete; those begun before count with the next.
+    /// Keys of the blocks that these positions complete, with those of the positions before that are in no block yet.
     fn made(&self, f: &Forward, turn: &Turn, x: &Tensor) -> Result<Option<Tensor>> {
-        let (b, n) = (x.size(0), x.size(1) / self.rate);
-        let (keys, gate) = (self.keys.forward(f, x)?, self.gate.forward(f, x)?);
+        let pending = f.cache.as_ref().map_or(0, |cache| cache.len()) % self.rate;
+        let (b, n) = (x.size(0), (pending + x.size(1)) / self.rate);
+        let (mut keys, mut gate) = (self.keys.forward(f, x)?, self.gate.forward(f, x)?);
         if n == 0 {
             return Ok(None);
+        }
+        if pending > 0 {
+            let before = kept(f, &[b, pending, keys.size(2)], keys.dtype())?;
+            (keys, gate) = (Tensor::cat(&[&before, &keys], 1)?, Tensor::cat(&[&before, &gate], 1)?);
         }
         let this = self.clone();
         let summed = f.fused(&[keys, gate, self.bias.clone()], move |t| this.summed(t))?;
@@ -146,7 +151,7 @@ impl Blocks {
         compressed: &Tensor,
     ) -> Result<Option<(Tensor, Tensor)>> {
         let (s, past) = (x.size(1), f.cache.as_ref().map_or(0, |cache| cache.len()));
-        let n = self.spec.count(s) + self.spec.count(past);
+        let n = self.spec.count(past + s);
         if n == 0 {
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! Blocks one after another.
 
 use super::hybrid::Sharing;
-use super::{Block, HyperHead, Norm, Streams, hf, rotary};
+use super::{Block, BlockInputs, HyperHead, Norm, Streams, hf, rotary};
 use crate::context::Forward;
 use crate::param::Builder;
 use crate::spec::{BlockForm, FeedForwardSpec, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
@@ -20,6 +20,7 @@ pub struct Stack {
     final_norm: Option<Norm>,
     streams: Option<Streams>,
     hyper: Option<HyperHead>,
+    inputs: Option<BlockInputs>,
 }
 
 impl Stack {
@@ -52,7 +53,19 @@ impl Stack {
             Some(BlockForm::Mixed { hyper }) => Some(HyperHead::new(b, hyper, h)?),
             _ => None,
         };
-        Ok(Self { specs: layers.to_vec(), blocks, order, list: names.layers, before, final_norm, streams, hyper })
+        let input = layers.first().and_then(|layer| layer.input.as_ref());
+        let inputs = input.map(|input| BlockInputs::new(b, input, h, layers.len() as u64)).transpose()?;
+        Ok(Self {
+            specs: layers.to_vec(),
+            blocks,
+            order,
+            list: names.layers,
+            before,
+            final_norm,
+            streams,
+            hyper,
+            inputs,
+        })
     }
 
     /// Whether it reads the tokens beside the stream: its pass then has them as [`Forward::tokens`].
@@ -61,7 +74,7 @@ impl Stack {
             FeedForwardSpec::Moe(moe) => moe.router.table.is_some(),
             _ => false,
         };
-        self.streams.is_some() || self.specs.iter().any(by_table)
+        self.streams.is_some() || self.inputs.is_some() || self.specs.iter().any(by_table)
     }
 
     /// The stream behind the last norm.
@@ -83,7 +96,7 @@ impl Stack {
         } else {
             rotary::prepare(f, &self.specs, f.activation_dtype(&x))?;
         }
-        let mut inputs = None;
+        let mut inputs = self.inputs.as_ref().map(|inputs| inputs.all(f, &x)).transpose()?;
         if let Some(streams) = &self.streams {
             inputs = Some(streams.inputs(f, &x)?);
             x = streams.fan_out(f, x)?;

@@ -1,7 +1,7 @@
 //! Alternating updates: a block runs on one of several streams, a small map predicts them all before it and corrects them
 //! behind it. With them, a low-rank branch beside attention and an input of its own for each block.
 
-use super::{Linear, Norm, hf};
+use super::{BlockInput, BlockInputs, Linear, Norm};
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
 use crate::spec::{LinearSpec, UpdatesSpec};
@@ -26,9 +26,7 @@ pub struct Updates {
     left: Linear,
     right: Linear,
     low_rank_norm: Norm,
-    gate: Linear,
-    projection: Linear,
-    norm: Norm,
+    input: BlockInput,
 }
 
 impl Updates {
@@ -37,7 +35,7 @@ impl Updates {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &Arc<UpdatesSpec>, h: u64) -> Result<Self> {
-        let (c, rank, p) = (spec.streams, spec.rank, spec.input_width);
+        let (c, rank, norm) = (spec.streams, spec.rank, &spec.input.norm);
         let map = |name, from, to| Linear::new(b, &LinearSpec::new(name, false), from, to, Init::FanIn(from));
         let small = |name: &'static str, rows| {
             let _scope = b.runtime().scope(name);
@@ -47,11 +45,11 @@ impl Updates {
         let output_scale = b.param("correct_output_scale", &[h], ParamKind::Vector, Init::Zeros)?;
         let (correction, prediction) = (small("correction_coefs", c)?, small("prediction_coefs", c * c)?);
         let router = map("modality_router", h, c)?;
-        let router_norm = Norm::new(b, "router_norm", &spec.norm, &[h])?;
+        let router_norm = Norm::new(b, "router_norm", norm, &[h])?;
         drop(altup);
         let laurel = b.runtime().scope("laurel");
         let (left, right) = (map("linear_left", h, rank)?, map("linear_right", rank, h)?);
-        let low_rank_norm = Norm::new(b, "post_laurel_norm", &spec.norm, &[h])?;
+        let low_rank_norm = Norm::new(b, "post_laurel_norm", norm, &[h])?;
         drop(laurel);
         Ok(Self {
             spec: spec.clone(),
@@ -63,9 +61,7 @@ impl Updates {
             left,
             right,
             low_rank_norm,
-            gate: map("per_layer_input_gate", h, p)?,
-            projection: map("per_layer_projection", p, h)?,
-            norm: Norm::new(b, "post_per_layer_input_norm", &spec.norm, &[h])?,
+            input: BlockInput::new(b, &spec.input, h)?,
         })
     }
 
@@ -99,7 +95,6 @@ impl Updates {
     /// # Errors
     /// If the pass has no inputs of blocks, or shapes do not fit.
     pub fn correct(&self, f: &Forward, predicted: &Tensor, activated: &Tensor) -> Result<Tensor> {
-        let input = f.block_input.as_ref().ok_or(NO_INPUT)?;
         let altup = f.runtime.scope("altup");
         let modalities = self.modalities(f, activated)?;
         let innovation = activated.sub(&self.active(predicted)?)?.unsqueeze(0)?;
@@ -111,9 +106,7 @@ impl Updates {
             first = first.mul(&f.weight(&self.output_scale)?)?;
         }
         drop(altup);
-        let gate = hf::activate(f, self.spec.act, self.gate.forward(f, &first)?)?;
-        let added = self.projection.forward(f, &gate.mul(input)?)?;
-        let added = self.norm.forward(f, &added)?;
+        let added = self.input.added(f, &first)?;
         let others = corrected.narrow(0, 1, self.spec.streams - 1)?.add(&added)?;
         Tensor::cat(&[&corrected.narrow(0, 0, 1)?, &others], 0)
     }
@@ -147,11 +140,7 @@ impl Updates {
 /// What makes the streams of a stack and the inputs of its blocks.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    spec: Arc<UpdatesSpec>,
-    layers: u64,
-    table: Tensor,
-    projection: Linear,
-    norm: Norm,
+    inputs: BlockInputs,
     into: Vec<Linear>,
     out_of: Vec<Linear>,
 }
@@ -162,28 +151,16 @@ impl Streams {
     /// # Errors
     /// If a weight is too large to count.
     pub fn new(b: &Builder<'_>, spec: &Arc<UpdatesSpec>, h: u64, layers: u64) -> Result<Self> {
-        let wide = layers * spec.input_width;
-        let table = {
-            let _scope = b.runtime().scope("embed_tokens_per_layer");
-            b.param("weight", &[spec.input_rows, wide], ParamKind::Embedding, Init::TruncatedNormal(0.02))?
-        };
-        let map = |name, to| Linear::new(b, &LinearSpec::new(name, false), h, to, Init::FanIn(h));
+        let inputs = BlockInputs::new(b, &spec.input, h, layers)?;
+        let map = |name| Linear::new(b, &LinearSpec::new(name, false), h, h, Init::FanIn(h));
         let list = |list: &'static str| -> Result<Vec<Linear>> {
             let _scope = b.runtime().scope(list);
-            NUMBERS.iter().take(spec.streams as usize - 1).map(|name| map(name, h)).collect()
+            NUMBERS.iter().take(spec.streams as usize - 1).map(|name| map(name)).collect()
         };
-        Ok(Self {
-            spec: spec.clone(),
-            layers,
-            table,
-            projection: map("per_layer_model_projection", wide)?,
-            norm: Norm::new(b, "per_layer_projection_norm", &spec.norm, &[spec.input_width])?,
-            into: list("altup_projections")?,
-            out_of: list("altup_unembed_projections")?,
-        })
+        Ok(Self { inputs, into: list("altup_projections")?, out_of: list("altup_unembed_projections")? })
     }
 
-    /// Inputs of all blocks, from the tokens of the pass and what the model makes of them.
+    /// Inputs of all blocks.
     ///
     /// # Shapes
     /// tokens `b s`, `b s h -> b s l p`
@@ -191,20 +168,7 @@ impl Streams {
     /// # Errors
     /// If the pass does not say which tokens there are.
     pub fn inputs(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
-        let tokens = f.tokens.as_ref().ok_or(NO_INPUT)?;
-        let p = self.spec.input_width;
-        let shape = [x.size(0), x.size(1), self.layers, p];
-        let scope = f.runtime.scope("embed_tokens_per_layer");
-        let known = f.runtime.no_grad(|| {
-            let end = f.runtime.full(&[], self.spec.input_rows as f64, tokens.dtype())?;
-            tokens.masked_fill(&tokens.greater_equal(&end)?, 0.0)
-        })?;
-        let looked_up = self.table.embedding(&known)?.to_dtype(x.dtype())?;
-        let looked_up = looked_up.mul_scalar((p as f64).sqrt())?.view(&shape)?;
-        drop(scope);
-        let projected = self.projection.forward(f, x)?.mul_scalar((x.size(-1) as f64).powf(-0.5))?;
-        let projected = self.norm.forward(f, &projected.view(&shape)?)?;
-        projected.add(&looked_up)?.mul_scalar(std::f64::consts::FRAC_1_SQRT_2)
+        self.inputs.all(f, x)
     }
 
     /// The streams at the first block: `b s h -> c b s h`.
@@ -248,6 +212,3 @@ fn at_magnitude(x: &Tensor, target: &Tensor) -> Result<Tensor> {
     let own = x.pow_scalar(2.0)?.mean(&[-1], true)?.clamp(SMALLEST, f64::INFINITY)?.sqrt()?;
     x.mul(target)?.div(&own)
 }
-
-/// A stack of alternating updates runs in a pass that knows its tokens.
-const NO_INPUT: tensor::Error = tensor::Error::Backward("alternating updates without the tokens of the pass");

@@ -26,6 +26,8 @@ pub struct LayerSpec {
     pub residual_scale: Option<f64>,
     /// Dropout on each branch.
     pub dropout: f64,
+    /// An input of the block's own, added behind its parts (Gemma 4).
+    pub input: Option<Arc<InputSpec>>,
 }
 
 impl LayerSpec {
@@ -40,6 +42,7 @@ impl LayerSpec {
             counted: Vec::new(),
             residual_scale: None,
             dropout: 0.0,
+            input: None,
         }
     }
 
@@ -321,13 +324,20 @@ pub struct UpdatesSpec {
     pub scaled: bool,
     /// Rank of the branch beside attention.
     pub rank: u64,
-    /// Width of the input of each block.
-    pub input_width: u64,
-    /// Rows of the table that these inputs come from; tokens beyond it read the first.
-    pub input_rows: u64,
-    /// Activation on the way to it.
+    /// The input of each block.
+    pub input: InputSpec,
+}
+
+/// Inputs of blocks beside the stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputSpec {
+    /// Width of the input of a block.
+    pub width: u64,
+    /// Rows of the table that inputs come from; tokens beyond it read the first.
+    pub rows: u64,
+    /// Activation of the gate it passes.
     pub act: Activation,
-    /// Its norms.
+    /// Its norms, and those of what runs around.
     pub norm: NormSpec,
 }
 

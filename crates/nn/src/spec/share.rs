@@ -67,6 +67,7 @@ fn whole_sequence(model: &ModelSpec, ranks: Ranks, problems: &mut Vec<String>) {
         refuse(!matches!(layer.mixer, super::Mixer::Attention(_) | super::Mixer::None), "a mixer that is no attention");
         refuse(matches!(layer.feed_forward, FeedForwardSpec::ChannelMix(_)), "a channel mix");
         refuse(matches!(layer.form, BlockForm::Alternating { .. } | BlockForm::Mixed { .. }), "a block with streams");
+        refuse(layer.input.is_some(), "an input of each block");
         let Some(attention) = layer.attention() else { continue };
         let each = ranks.tp.saturating_mul(ranks.cp);
         let divided = attention.heads.is_multiple_of(each) && attention.kv_heads.is_multiple_of(each);
@@ -123,6 +124,9 @@ fn layer_part(layer: &LayerSpec, ranks: Ranks, problems: &mut Vec<String>) -> La
     }
     if matches!(part.form, BlockForm::Shortcut { .. } | BlockForm::Alternating { .. } | BlockForm::Mixed { .. }) {
         problems.push("a block with streams or a second block in it is not divided over tp ranks".to_owned());
+    }
+    if part.input.is_some() {
+        problems.push("an input of each block is not divided over tp ranks".to_owned());
     }
     if part.cross.is_some() {
         problems.push("attention to another stack is not divided over tp ranks".to_owned());
