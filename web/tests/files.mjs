@@ -64,6 +64,7 @@ test("a config is chosen, and pasted", async () => {
   await page.locator("#file").setInputFiles({ name: "a.json", mimeType: "", buffer: Buffer.from(preset("gpt2")) });
   await answered(page, DROPPED);
   assert.match(await page.locator("#config summary").textContent(), /config.json: \d+ keys/);
+  await documentOf(page);
   await page.locator("summary", { hasText: "paste" }).click();
   await page.locator("#paste").fill(preset("pythia-160m"));
   await page.waitForFunction(() => document.getElementById("json").textContent.includes('"model_type": "gpt_neox"'));
