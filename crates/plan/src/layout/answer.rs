@@ -20,6 +20,7 @@ use crate::report::{
     Assumption, Block, Cell, Chart, Column, Derivation, Heat, HeatCell, KeyValue, Origin, Report, Row, Table, Value,
     Verdict,
 };
+use crate::time::implausible;
 
 /// Adds memory and time of a layout to what is said of it.
 ///
@@ -48,6 +49,7 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
     report.assumptions.push(allocator(&[&estimate], false));
     report.assumptions.extend(on_host(layout));
     report.derivations.extend(derivations(run, layout, &traces, &estimate));
+    report.warnings.extend(implausible(estimate.mfu));
     Ok(estimate)
 }
 
@@ -214,6 +216,7 @@ pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnosti
         report.charts.push(Chart::Heat(heat));
     }
     report.warnings.extend(found.differs());
+    report.warnings.extend(found.best.first().and_then(|(_, estimate)| implausible(estimate.mfu)));
     if let Some((layout, first)) = found.best.first() {
         report.derivations = derivations(run, layout, &run.traces(layout)?, first);
     }
