@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -17,6 +19,11 @@ const SPARKS: usize = 24;
 const BAR: &str = "█▉▊▋▌▍▎▏ ";
 /// Heights of the sparkline.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// How long an answer may take before anything is shown.
+const NOTICED: Duration = Duration::from_secs(1);
+/// How often what is shown changes.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Shows a run, and writes its log.
 pub struct Progress {
@@ -167,6 +174,55 @@ impl Observer for Progress {
                 self.say(&format!("step {step}: validation loss {loss:.4}, perplexity {:.2}", loss.exp()));
             }
             Event::Saved(step, path) => self.say(&format!("step {step}: saved {}", path.display())),
+        }
+    }
+}
+
+/// Shows that an answer takes its time, and how far it is where that is known: on a terminal, from the second second on. It goes
+/// when it is dropped.
+pub struct Working {
+    over: Option<Sender<()>>,
+    shown: Option<JoinHandle<()>>,
+}
+
+impl Working {
+    /// An answer is begun.
+    pub fn new() -> Self {
+        let (over, waits) = mpsc::channel();
+        let shown = std::thread::spawn(move || {
+            if waits.recv_timeout(NOTICED) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let plain =
+                |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            bar.set_style(plain("{elapsed}"));
+            let mut counts = false;
+            while waits.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                if let Some(progress) = plan::progress::now() {
+                    if !counts {
+                        bar.set_style(plain("{bar:10} {pos} of {len} {msg}  {elapsed}").progress_chars(BAR));
+                        counts = true;
+                    }
+                    bar.set_message(progress.what);
+                    bar.set_length(progress.all);
+                    bar.set_position(progress.done);
+                }
+                bar.tick();
+            }
+            bar.finish_and_clear();
+        });
+        Self { over: Some(over), shown: Some(shown) }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        // The thread ends when nobody is left who could tell it more.
+        self.over.take();
+        if let Some(shown) = self.shown.take() {
+            // What it panicked with has been said by the hook.
+            let _ = shown.join();
         }
     }
 }

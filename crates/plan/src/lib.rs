@@ -66,6 +66,7 @@ pub mod on_device;
 pub mod oom;
 pub mod params;
 pub mod presets;
+pub mod progress;
 pub mod quant;
 pub mod ranks;
 pub mod reconcile;

@@ -27,6 +27,7 @@ pub use completions::{Completions, Manual};
 use crate::args::OutputArgs;
 use crate::disk::DISK;
 use crate::output::{Shows, save, shows_a_step};
+use crate::progress::Working;
 
 /// What the program is asked.
 #[derive(Debug, Subcommand)]
@@ -105,13 +106,18 @@ impl Command {
         match self {
             Self::Question(question) => {
                 let timeline = output.output.iter().any(|file| shows_a_step(file));
+                let working = Working::new();
                 let mut report = question.report(&DISK, View { depth: output.depth, timeline })?;
+                drop(working);
                 if let Some(engine) = question.exports() {
                     write_configuration(&mut report, engine, output)?;
                 }
                 Ok(report)
             }
-            Self::Validate(validate) => validate.report(),
+            Self::Validate(validate) => {
+                let _working = Working::new();
+                validate.report()
+            }
             Self::Train(train) => train.report(output.force, output.quiet),
             Self::Generate(generate) => generate.report(),
             Self::Checkpoint(checkpoint) => checkpoint.report(),

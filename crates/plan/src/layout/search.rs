@@ -15,6 +15,7 @@ use super::space::{Axes, Counts, Illegal};
 use super::terms::{Terms, host_room};
 use crate::cluster::step::StepTime;
 use crate::handover::{self, Engine};
+use crate::progress;
 use crate::states::{ParameterBytes, Zero};
 
 /// What is asked for.
@@ -452,7 +453,12 @@ fn look(run: &Run<'_>, wanted: &Wanted, most: usize, host_updates: bool) -> Resu
     let work = Work { run, axes, wanted, most, plans: &plans, terms, parameters, each: each_parameter };
 
     let numbered: Vec<(usize, &Way)> = ways.iter().enumerate().collect();
-    let outcomes = each(&numbered, |way| work.look(*way));
+    progress::begin("ways to divide looked at", numbered.len());
+    let outcomes = each(&numbered, |way| {
+        let outcome = work.look(*way);
+        progress::advance();
+        outcome
+    });
     let mut found = Found::default();
     let mut kept = Kept::new(most);
     let mut sheets = Vec::with_capacity(ways.len());
