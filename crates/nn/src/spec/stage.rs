@@ -1,6 +1,6 @@
 //! The blocks of a model that one stage of a pipeline holds.
 
-use super::{KvSharing, LayerSpec, Mixer, ModelSpec, Task};
+use super::{BlockForm, KvSharing, LayerSpec, Mixer, ModelSpec, Task};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -52,6 +52,10 @@ impl ModelSpec {
             self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Hybrid(_))),
             "a stack with a block that is used in several places",
         );
+        let several =
+            |layer: &Arc<LayerSpec>| matches!(layer.form, BlockForm::Mixed { .. } | BlockForm::Alternating { .. });
+        refuse(self.layers.iter().any(several), "a stack of several streams");
+        refuse(self.layers.iter().any(|layer| layer.input.is_some()), "a stack whose blocks have inputs of their own");
         refuse(
             self.embedding.width.is_some_and(|width| width != self.hidden_size),
             "a stack with a projected embedding",

@@ -3,7 +3,7 @@
 use plan::report::{Axis, Sample, StepTimeline};
 use units::{Bytes, Seconds};
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, LETTER};
 use super::style::{bucket_class, prepare};
 use crate::format::{Units, memory};
 
@@ -56,9 +56,21 @@ pub(super) fn draw(timeline: &StepTimeline, width: f64, units: Units) -> Canvas 
         canvas.area(&format!("b{class}"), hatched, outline, bucket);
         below = above;
     }
+    // Where the words of the stretches before end.
+    let mut taken = 0.0;
     for stretch in &timeline.stretches {
-        canvas.line("mark", (x(stretch.start), TOP - 22.0), (x(stretch.start), HEIGHT - BOTTOM));
-        canvas.text("", (x(stretch.start) + 5.0, TOP - 12.0), &stretch.name);
+        let start = x(stretch.start);
+        canvas.line("mark", (start, TOP - 22.0), (start, HEIGHT - BOTTOM));
+        // Behind its line, or in front of it at the right edge; nowhere where there is no room, since the table has it too.
+        let size = stretch.name.chars().count() as f64 * LETTER;
+        let behind = start + 5.0 > taken && start + 5.0 + size <= width;
+        if behind {
+            canvas.text("", (start + 5.0, TOP - 12.0), &stretch.name);
+            taken = start + 5.0 + size;
+        } else if start - 5.0 - size > taken {
+            canvas.text("end", (start - 5.0, TOP - 12.0), &stretch.name);
+            taken = start;
+        }
     }
     if let Some(limit) = limit {
         canvas.line("limit", (LEFT, y(limit as f64)), (width - RIGHT, y(limit as f64)));
@@ -78,7 +90,9 @@ pub(super) fn draw(timeline: &StepTimeline, width: f64, units: Units) -> Canvas 
             ("0 s".to_owned(), format!("{whole}, at the least (roofline)"))
         }
     };
-    canvas.text("", (LEFT, HEIGHT - 12.0), &first);
+    if (first.chars().count() + last.chars().count() + 2) as f64 * LETTER <= width - LEFT - RIGHT {
+        canvas.text("", (LEFT, HEIGHT - 12.0), &first);
+    }
     canvas.text("end", (width - RIGHT, HEIGHT - 12.0), &last);
     canvas
 }
@@ -113,4 +127,66 @@ fn ticks(top: f64) -> impl Iterator<Item = f64> {
         step *= 2.0;
     }
     (0..=8).map(move |i| f64::from(i) * step).take_while(move |tick| *tick <= top)
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::report::{Slice, Stretch};
+
+    use super::*;
+
+    /// Row, left and right edge of all words of a drawing, by the width that a letter is taken to have.
+    fn words(drawing: &str) -> Vec<(f64, f64, f64)> {
+        let attribute = |text: &str, name: &str| -> f64 {
+            text.split_once(&format!(" {name}=\"")).unwrap().1.split('"').next().unwrap().parse().unwrap()
+        };
+        drawing
+            .split("<text ")
+            .skip(1)
+            .map(|text| {
+                let (opening, rest) = text.split_once('>').unwrap();
+                let size = rest.split('<').next().unwrap().chars().count() as f64 * LETTER;
+                let (x, y) = (attribute(opening, "x"), attribute(opening, "y"));
+                if opening.starts_with("class=\"end\"") { (y, x - size, x) } else { (y, x, x + size) }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn words_stand_apart_at_every_width() {
+        let slice = |at: u32| Slice {
+            name: "op",
+            module: 0,
+            phase: "forward",
+            start: f64::from(at) * 1e-3,
+            end: f64::from(at + 1) * 1e-3,
+            flop: 0,
+            traffic: 0,
+        };
+        let stretch =
+            |name: &str, start: f64, end: f64| Stretch { name: name.to_owned(), start, end, last_sample: Some(0) };
+        let timeline = StepTimeline {
+            axis: Axis::Seconds,
+            buckets: vec!["parameters".to_owned()],
+            stretches: vec![
+                stretch("forward", 0.0, 0.05),
+                stretch("backward", 0.05, 0.9),
+                stretch("optimizer step", 0.9, 1.0),
+            ],
+            slices: (0..1000).map(slice).collect(),
+            samples: vec![Sample::new(0, &[5 << 30]), Sample::new(500, &[7 << 30])],
+            peak: 1,
+            ..StepTimeline::default()
+        };
+        for width in (280..=1280).step_by(20).map(f64::from) {
+            let drawn = draw(&timeline, width, Units::Iec).finish();
+            let words = words(&drawn);
+            for (i, a) in words.iter().enumerate() {
+                assert!(a.1 >= 0.0 && a.2 <= width + LETTER, "{width}: {a:?}");
+                let apart = |b: &(f64, f64, f64)| (a.0 - b.0).abs() > 8.0 || a.2 <= b.1 || b.2 <= a.1;
+                assert!(words[i + 1..].iter().all(apart), "{width}: {words:?}");
+            }
+            assert!(drawn.contains("forward") && drawn.contains("roofline"), "{width}");
+        }
+    }
 }
