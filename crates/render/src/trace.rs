@@ -191,6 +191,6 @@ mod tests {
         assert!(page.len() < 200_000, "{}", page.len());
         // 5 % above the peak is the top of the drawing, which is 342 high.
         let top = format!("{:.2}", 420.0 - 34.0 - 1001.0 / (1001.0 * 1.05) * 342.0);
-        assert!(page.contains(&format!(" {top}L")), "{top}");
+        assert!(page.contains(&format!("V{top}")), "{top}");
     }
 }
