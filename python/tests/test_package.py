@@ -134,7 +134,8 @@ def test_budgets_with_and_without_a_model() -> None:
     # 64 x 14 days x 86,400 s x 989.5e12 FLOP/s, times the utilization it says it assumes.
     share = next(one["value"] for one in alone.assumptions if one["flag"] == "--mfu")
     assert alone["flop"] == pytest.approx(64 * 14 * 86_400 * 989.5e12 * share, rel=1e-2)
-    assert "llama-3.1-8b" in napkin.afford("64 h100-sxm for 14 days", model="llama-3.1-8b").command
+    of_model = napkin.afford("2 h100-sxm for 1 day", model="gpt2", tokens=1e9, gbs=8)
+    assert of_model.command == "napkin afford gpt2 '--budget=2 h100-sxm for 1 day' --tokens=1000000000 --gbs=8"
 
 
 def test_two_dicts_are_compared() -> None:

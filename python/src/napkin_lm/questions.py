@@ -48,8 +48,8 @@ def compare(*models: Model | str, **options: Any) -> Answer:
 
 
 def afford(budget: str | None = None, *, model: Model | str | None = None, **options: Any) -> Answer:
-    """The model that a budget such as ``"64 h100-sxm for 14 days"`` trains best; with a ``model`` and a budget or ``days``,
-    what that model needs: the cheapest hardware, the shortest time."""
+    """The model that a budget such as ``"64 h100-sxm for 14 days"`` trains best; with a ``model`` and ``tokens``, what
+    that model needs: the shortest time for a budget, the cheapest hardware for ``days``."""
     options = {"budget": budget, **options}
     if model is None:
         return asked(["afford"], None, options)
