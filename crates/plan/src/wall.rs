@@ -25,10 +25,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Those that one large run saw.
-    ///
-    /// # Errors
-    /// None: the number of the rules is a time.
+    /// The time of one device between two that one large run saw.
     pub fn measured() -> Seconds {
         Seconds::new(rules().get("between_failures_h") * 3600.0).unwrap_or_default()
     }

@@ -200,7 +200,7 @@ pub(super) fn read_v3(r: &mut Reader<'_>) -> ModelSpec {
 /// DeepSeek-V3.2: an indexer in every layer.
 pub(super) fn read_v32(r: &mut Reader<'_>) -> ModelSpec {
     let mut model = third(r, &V3);
-    let indexer = indexer(r, &model, 64);
+    let indexer = latent_indexer(r, &model, 64);
     index(&mut model, &indexer, |_| true);
     model
 }
@@ -215,7 +215,7 @@ pub(super) fn read_glm_dsa(r: &mut Reader<'_>) -> ModelSpec {
     };
     r.known(&["pretraining_tp", "indexer_rope_interleave"]);
     let mut model = third(r, &defaults);
-    let indexer = indexer(r, &model, 32);
+    let indexer = latent_indexer(r, &model, 32);
     let period = r.count_or("index_topk_freq", 1, FREE).max(1);
     let offset = r.count_or("index_skip_topk_offset", 2, FREE);
     let listed = r.texts("indexer_types");
@@ -229,14 +229,22 @@ pub(super) fn read_glm_dsa(r: &mut Reader<'_>) -> ModelSpec {
     model
 }
 
-fn indexer(r: &mut Reader<'_>, model: &ModelSpec, heads: u64) -> IndexerSpec {
+/// The indexer of latent attention, whose rotary channels are those of the attention itself.
+fn latent_indexer(r: &mut Reader<'_>, model: &ModelSpec, heads: u64) -> IndexerSpec {
+    let turned =
+        model.layers.first().and_then(|layer| layer.attention()?.rotary.as_ref()).map_or(0, |turned| turned.dim);
+    indexer(r, heads, 2048, turned)
+}
+
+/// What chooses `top_k` keys, or blocks of them, with so many heads where the config does not say; `turned` channels of each
+/// of its heads are turned.
+pub(super) fn indexer(r: &mut Reader<'_>, heads: u64, top_k: u64, turned: u64) -> IndexerSpec {
     let spec = IndexerSpec {
         heads: r.size_or("index_n_heads", heads, FAMILY),
         head_dim: r.size_or("index_head_dim", 128, FAMILY),
-        top_k: r.size_or("index_topk", 2048, FAMILY),
+        top_k: r.size_or("index_topk", top_k, FAMILY),
     };
-    let turned =
-        model.layers.first().and_then(|layer| layer.attention()?.rotary.as_ref()).map_or(0, |turned| turned.dim);
+    r.check_product("the queries of the indexer", &[("index_n_heads", spec.heads), ("index_head_dim", spec.head_dim)]);
     if spec.head_dim <= turned {
         r.reject(
             "index_head_dim",

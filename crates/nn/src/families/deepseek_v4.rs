@@ -2,11 +2,12 @@
 //! routed by a table of token ids.
 
 use super::common::{FAMILY, FREE, Sizes, activation, decoder, gated_mlp, layers_called, named, rms, rotary};
+use super::deepseek::indexer;
 use super::experts::{announce_predictors, counts, mixture, router_extras};
 use crate::config::{Part, Reader};
 use crate::spec::{
-    BlockForm, BlocksSpec, CompressedSpec, Correction, ExpertGate, FeedForwardSpec, HyperSpec, IndexerSpec, LayerSpec,
-    ModelSpec, MoeSpec, NormSpec, RotarySpec, RouterSpec, Scores, SharedSpec,
+    BlockForm, BlocksSpec, CompressedSpec, Correction, ExpertGate, FeedForwardSpec, HyperSpec, LayerSpec, ModelSpec,
+    MoeSpec, NormSpec, RotarySpec, RouterSpec, Scores, SharedSpec,
 };
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let attention = attention(r, &s, &norm);
     let kinds = kinds(r, l);
     let rates = rates(r);
-    let indexer = indexer(r, attention.rotary.dim);
+    let indexer = indexer(r, 64, 512, attention.rotary.dim);
     let theta = r.float_or(["rope_parameters.compress.rope_theta", "compress_rope_theta"], 160_000.0, FREE);
     let hyper = hyper(r, h, &norm);
     let (chosen, hashed) = mixtures(r, &s, act);
@@ -185,24 +186,6 @@ fn rates(r: &mut Reader<'_>) -> [u64; 2] {
     let sparse = ["compress_rates.compressed_sparse_attention", "compress_rate_csa"];
     let heavy = ["compress_rates.heavily_compressed_attention", "compress_rate_hca"];
     [r.size_or(sparse, 4, FAMILY), r.size_or(heavy, 128, FAMILY)]
-}
-
-fn indexer(r: &mut Reader<'_>, turned: u64) -> IndexerSpec {
-    let spec = IndexerSpec {
-        heads: r.size_or("index_n_heads", 64, FAMILY),
-        head_dim: r.size_or("index_head_dim", 128, FAMILY),
-        top_k: r.size_or("index_topk", 512, FAMILY),
-    };
-    r.check_product("the queries of the indexer", &[("index_n_heads", spec.heads), ("index_head_dim", spec.head_dim)]);
-    if spec.head_dim <= turned {
-        r.reject(
-            "index_head_dim",
-            format!("`index_head_dim` is {}, of which {turned} channels are to be turned", spec.head_dim),
-            "a head of the indexer holds the turned channels and others",
-            "--set index_head_dim=128",
-        );
-    }
-    spec
 }
 
 fn hyper(r: &mut Reader<'_>, h: u64, norm: &NormSpec) -> HyperSpec {

@@ -1,5 +1,5 @@
-//! Gemma 4: blocks may have an input of their own beside the stream; blocks without a window have heads of their own size and may take their keys as
-//! values; experts stand beside the dense feed-forward part. With it, its encoder of images.
+//! Gemma 4: blocks may have an input of their own beside the stream; blocks without a window have heads of their own size and
+//! may take their keys as values; experts stand beside the dense feed-forward part. With it, its encoder of images.
 
 use super::common::{
     FAMILY, FREE, Given, Sizes, activation, attention, block, decoder, gated_mlp, heads, intermediate_size, named,
