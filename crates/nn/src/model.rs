@@ -1,7 +1,7 @@
 //! A whole model: what it reads, its blocks, its head, and the stack it attends to if there is one.
 
 use crate::context::Forward;
-use crate::modules::{Embedding, Linear, Sequence, Stack};
+use crate::modules::{Embedding, Linear, Patches, Sequence, Stack};
 use crate::output::Output;
 use crate::param::{Builder, Init, Param, ParamKind};
 use crate::spec::{LinearSpec, ModelSpec, SourceSpec, StackSpec, TowerSpec};
@@ -12,7 +12,8 @@ use tensor::{DType, Result, Runtime, Tensor};
 pub struct Model {
     spec: Rc<ModelSpec>,
     encoder: Option<Encoder>,
-    /// `None` behind the first stage of a pipeline.
+    patches: Option<Box<Patches>>,
+    /// `None` behind the first stage of a pipeline, and where patches are made of bytes.
     embed: Option<Embedding>,
     stack: Stack,
     project_out: Option<Linear>,
@@ -134,9 +135,15 @@ impl Model {
             shared = Some(made).filter(|_| table.used);
         }
         let encoder = spec.encoder.as_ref().map(|stack| Encoder::new(&b, stack, v, shared.as_ref())).transpose()?;
+        let patches = spec
+            .patches
+            .as_ref()
+            .map(|patches| Patches::new(&b, patches, spec.names.body, h, spec.layers.len()).map(Box::new));
+        let patches = patches.transpose()?;
 
         let body = runtime.scope(spec.names.body);
-        let embed = spec.stage.first.then(|| Embedding::new(&b, &spec.embedding, &spec.names, (v, h), shared.as_ref()));
+        let embed = (spec.stage.first && patches.is_none())
+            .then(|| Embedding::new(&b, &spec.embedding, &spec.names, (v, h), shared.as_ref()));
         let embed = embed.transpose()?;
         let (order, before) = (spec.order.as_deref(), spec.stage.before);
         let stack = Stack::new(&b, (&spec.layers, order, before), h, &spec.names, spec.final_norm.as_ref())?;
@@ -155,10 +162,11 @@ impl Model {
 
         let pooler = Sequence::new(&b, &spec.pooler)?;
         let shared_spec = Rc::new(spec.clone());
-        let output = Output::new(&b, &shared_spec, embed.as_ref().and_then(Embedding::table))?;
+        let table = embed.as_ref().and_then(Embedding::table).or_else(|| patches.as_deref().map(Patches::table));
+        let output = Output::new(&b, &shared_spec, table)?;
         let (params, buffers) = b.finish();
         let spec = shared_spec;
-        Ok(Self { spec, encoder, embed, stack, project_out, pooler, output, params, buffers })
+        Ok(Self { spec, encoder, patches, embed, stack, project_out, pooler, output, params, buffers })
     }
 
     /// What it was built from.
@@ -207,6 +215,9 @@ impl Model {
     /// # Errors
     /// As [`Model::forward`].
     pub fn body(&self, f: &Forward, input: &Tensor) -> Result<Tensor> {
+        if let Some(patches) = &self.patches {
+            return patches.forward(f, input, &self.stack);
+        }
         let body = f.runtime.scope(self.spec.names.body);
         let mut own = f.clone();
         if self.stack.reads_tokens() {
@@ -243,7 +254,8 @@ impl Model {
 
     /// The token table, or the copy of it that is the head.
     pub fn table(&self) -> Option<&Tensor> {
-        self.embed.as_ref().and_then(Embedding::table).or_else(|| self.output.weight())
+        let own = self.embed.as_ref().and_then(Embedding::table);
+        own.or_else(|| self.patches.as_deref().map(Patches::table)).or_else(|| self.output.weight())
     }
 
     /// What makes logits of hidden states.

@@ -1,7 +1,7 @@
 //! Parameters by name, as a model is built.
 
 use crate::ranks::{Ranks, Share};
-use crate::spec::Tuning;
+use crate::spec::{Lora, Tuning};
 use std::cell::{Cell, RefCell};
 use tensor::layout::Layout;
 use tensor::packed::Format;
@@ -108,6 +108,7 @@ pub struct Builder<'a> {
     frozen_dtype: DType,
     tuning: &'a Tuning,
     ranks: Ranks,
+    frozen: Cell<bool>,
     replicated: Cell<bool>,
     share: Cell<Share>,
     params: RefCell<Vec<Param>>,
@@ -129,8 +130,8 @@ impl<'a> Builder<'a> {
         ranks: Ranks,
     ) -> Self {
         let (params, buffers) = (RefCell::default(), RefCell::default());
-        let (replicated, share) = (Cell::new(false), Cell::default());
-        Self { runtime, dtype, frozen_dtype, tuning, ranks, replicated, share, params, buffers }
+        let (frozen, replicated, share) = (Cell::new(false), Cell::new(false), Cell::default());
+        Self { runtime, dtype, frozen_dtype, tuning, ranks, frozen, replicated, share, params, buffers }
     }
 
     /// The ranks among which the model is a part.
@@ -146,6 +147,14 @@ impl<'a> Builder<'a> {
         made
     }
 
+    /// What `make` makes, with parameters that are never trained, whatever else is, and have no adapters.
+    pub fn freezing<T>(&self, make: impl FnOnce() -> T) -> T {
+        let outside = self.frozen.replace(true);
+        let made = make();
+        self.frozen.set(outside);
+        made
+    }
+
     /// What is trained.
     pub fn tuning(&self) -> &'a Tuning {
         self.tuning
@@ -153,7 +162,12 @@ impl<'a> Builder<'a> {
 
     /// Whether the parameter `name` of the current module is trained.
     pub fn trains(&self, name: &str) -> bool {
-        self.tuning.trains(&self.path(name))
+        !self.frozen.get() && self.tuning.trains(&self.path(name))
+    }
+
+    /// The adapter of the linear map that is the current module.
+    pub fn adapter_here(&self) -> Option<&'a Lora> {
+        self.tuning.adapter(&self.runtime.module_path()).filter(|_| !self.frozen.get())
     }
 
     fn path(&self, name: &str) -> String {
@@ -180,7 +194,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// If the shape is too large to count.
     pub fn param(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init) -> Result<Tensor> {
-        let copied = self.tuning.copies(&self.path(name));
+        let copied = !self.frozen.get() && self.tuning.copies(&self.path(name));
         let dtype = if self.trains(name) && !copied { self.dtype } else { self.frozen_dtype };
         if copied {
             let original = self.initial(shape, init, dtype)?.with_role(Role::Parameter);

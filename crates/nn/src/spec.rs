@@ -13,6 +13,7 @@ mod mlp;
 mod model;
 mod moe;
 mod norm;
+mod patches;
 mod projection;
 mod rotary;
 mod sequence;
@@ -38,6 +39,7 @@ pub use moe::{
     SharedSpec,
 };
 pub use norm::{NamedNorm, NormKind, NormSpec, QkNorm, QkNormPlace};
+pub use patches::{HashSpec, PatchAttentionSpec, PatchSpec};
 pub use projection::{FusedOrder, IndexerSpec, LatentSpec, Projection, RoutedSpec};
 pub use rotary::{RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec};
 pub use sequence::{Conv1dSpec, Piece, PoolSpec, Sequence};

@@ -137,7 +137,17 @@ impl Model {
             (SourceSpec::Tokens, Some(_)) => {
                 vec![input("encoder", "seq_len".to_owned(), "encoder and decoder read --seq-len tokens each")]
             }
-            (SourceSpec::Tokens, None) => Vec::new(),
+            (SourceSpec::Tokens, None) => {
+                let count = |size: u64| format!("1 + (seq_len - 1) / {size}");
+                let patches = self.spec.patches.as_ref().map(|patches| {
+                    input(
+                        "patches",
+                        count(patches.size),
+                        "of a text, rounded up; --set patch_size=N gives them N bytes",
+                    )
+                });
+                patches.into_iter().collect()
+            }
         }
     }
 

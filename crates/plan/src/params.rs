@@ -2,7 +2,7 @@
 
 use nn::ParamKind;
 use nn::step::ParamInfo;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use units::{Diagnostics, Params};
 
 use crate::evidence::Sum;
@@ -96,7 +96,6 @@ pub fn other_parameters(model: &Model) -> Result<Vec<ParamInfo>, Diagnostics> {
 pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
     let params = parameters(model)?;
     let counts = Counts::of(&params);
-    let layers = model.spec.depth();
     let mut report = Report::new("params", phrase![Cell::Exact(u128::from(counts.stored.get())), " parameters"]);
     report = report.qualified(phrase![counts.stored]);
     if counts.active != counts.stored {
@@ -119,7 +118,7 @@ pub fn report(model: &Model, depth: usize) -> Result<Report, Diagnostics> {
             .note("weights a token is multiplied with; the N of 6N that is work"),
     );
     report.blocks.push(Block::key_values("", rows));
-    report.blocks.push(tree(&params, counts.stored, layers, depth).into());
+    report.blocks.push(tree(&params, counts.stored, &lists(model, &params), depth).into());
     let others = other_parameters(model)?;
     if !others.is_empty() {
         report.blocks.push(other_parts(model, &params, &others));
@@ -182,12 +181,31 @@ pub fn by_module(params: &[ParamInfo]) -> BTreeMap<String, u64> {
     out
 }
 
+/// How many modules stand in each list, such as `model.layers.*`; of the blocks themselves, how many run.
+fn lists(model: &Model, params: &[ParamInfo]) -> BTreeMap<String, u64> {
+    let mut numbers: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for param in params {
+        let parts: Vec<&str> = param.name.split('.').collect();
+        for (i, part) in parts.iter().enumerate().filter(|(_, part)| pattern(part) == "*") {
+            numbers.entry(pattern(&parts[..=i].join("."))).or_default().insert(part);
+        }
+    }
+    let names = &model.spec.names;
+    let blocks = pattern(&[names.body, names.layers, "*"].join(".")).trim_start_matches('.').to_owned();
+    let run = model.spec.depth() as u64;
+    let count = |(list, numbers): (String, BTreeSet<&str>)| {
+        let count = if blocks.starts_with(&list) { run } else { numbers.len() as u64 };
+        (list, count)
+    };
+    numbers.into_iter().map(count).collect()
+}
+
 /// The tree of modules, biggest first, `depth` levels.
-fn tree(params: &[ParamInfo], total: Params, layers: usize, depth: usize) -> Table {
+fn tree(params: &[ParamInfo], total: Params, lists: &BTreeMap<String, u64>, depth: usize) -> Table {
     let columns = [Column::left("module"), Column::right("parameters"), Column::right("share"), Column::left("")];
     let mut table = Table::new("", columns);
     let leaves = by_module(params);
-    push_level(&mut table, &leaves, "", total, layers, 0, depth.max(1));
+    push_level(&mut table, &leaves, "", total, lists, 0, depth.max(1));
     table.total = Some(Row::new([Cell::Empty, exact(total), Cell::Percent(1.0)]));
     table
 }
@@ -198,7 +216,7 @@ fn push_level(
     leaves: &BTreeMap<String, u64>,
     prefix: &str,
     total: Params,
-    layers: usize,
+    lists: &BTreeMap<String, u64>,
     level: u8,
     depth: usize,
 ) {
@@ -221,12 +239,12 @@ fn push_level(
         let share = count as f64 / total.as_f64().max(1.0);
         let mut row = Row::new([name.as_str().into(), exact(Params(count)), Cell::Percent(share), Cell::Bar(share)])
             .indent(level);
-        if name.ends_with(".*") {
-            row = row.note(phrase![layers as u64, " blocks"]);
+        if let Some(count) = lists.get(&path) {
+            row = row.note(phrase![*count, " blocks"]);
         }
         table.rows.push(row);
         if depth > 1 {
-            push_level(table, leaves, &path, total, layers, level + 1, depth - 1);
+            push_level(table, leaves, &path, total, lists, level + 1, depth - 1);
         }
     }
 }

@@ -206,7 +206,7 @@ fn model_block(model: &Model, counts: &Counts, work: &Work, kept: &Cache, seq_le
     {
         note = note.and(phrase!["; ", Bytes(bytes), " at ", most, " tokens"]);
     }
-    if spec.predicts_next_token() {
+    if spec.predicts_next_token() && spec.continues_text() {
         rows.push(KeyValue::new("KV cache", kv).note(note));
     }
     Block::key_values("", rows)

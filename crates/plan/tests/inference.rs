@@ -663,3 +663,12 @@ fn encoders_generate_nothing() {
     let problems = request(What::Model(&model), 512).report().unwrap_err().to_string();
     assert!(problems.contains("T0466") && problems.contains("`bert` continues no text"), "{problems}");
 }
+
+/// What a model over patches keeps of a text is in stacks of three widths, which is said instead of counted.
+#[test]
+fn patches_of_bytes_are_no_cache() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/configs/default-blt.json");
+    let model = Model::from_text("blt", "config.json", &std::fs::read(path).unwrap(), &[], None).unwrap();
+    let problems = request(What::Model(&model), 512).report().unwrap_err().to_string();
+    assert!(problems.contains("T0466") && problems.contains("`blt` reads bytes in patches"), "{problems}");
+}

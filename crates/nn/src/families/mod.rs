@@ -10,6 +10,7 @@ mod bert;
 mod biogpt;
 mod bitnet;
 mod bloom;
+mod blt;
 mod codegen;
 mod cohere;
 mod common;
@@ -121,6 +122,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("blenderbot", bart::read_blenderbot),
     ("blenderbot-small", bart::read_blenderbot_small),
     ("bloom", bloom::read),
+    ("blt", blt::read),
     ("camembert", bert::read_roberta),
     ("clip_text_model", vision::read_clip_text),
     ("clip_vision_model", vision::read_clip_vision),

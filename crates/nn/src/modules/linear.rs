@@ -99,7 +99,7 @@ impl Linear {
         let bias = || b.param("bias", &[output], ParamKind::Vector, Init::Zeros);
         // Of a sum over the ranks, the bias is added to the whole.
         let bias = spec.bias.then(|| if summed { b.sharing(Share::Whole, bias) } else { bias() }).transpose()?;
-        let adapter = tuning.adapter(&b.runtime().module_path());
+        let adapter = b.adapter_here();
         let whole = match &weight {
             Weight::Whole(weight) => Some(Base { weight, transposed: spec.transposed, bias: bias.as_ref() }),
             Weight::Packed(_) => None,

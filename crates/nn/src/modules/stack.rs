@@ -84,7 +84,20 @@ impl Stack {
     ///
     /// # Errors
     /// If shapes do not fit.
-    pub fn forward(&self, f: &Forward, mut x: Tensor) -> Result<Tensor> {
+    pub fn forward(&self, f: &Forward, x: Tensor) -> Result<Tensor> {
+        self.forward_between(f, x, &|_, x| Ok(x))
+    }
+
+    /// The same, where `between` makes of the stream what the block of this number reads; it is not run again in backward.
+    ///
+    /// # Errors
+    /// As [`Stack::forward`], and those of `between`.
+    pub fn forward_between(
+        &self,
+        f: &Forward,
+        mut x: Tensor,
+        between: &dyn Fn(usize, Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         // Some blocks read the embedded tokens beside the stream.
         let mut own = f.clone();
         if self.specs.iter().any(|layer| matches!(layer.mixer, Mixer::Hybrid(_))) {
@@ -112,6 +125,7 @@ impl Stack {
         // Attention weights of the block before, where the reference's loop holds them.
         let mut weights = None;
         for &i in &self.order {
+            x = between(i, x)?;
             let block = &self.blocks[i];
             let mut own = f.clone();
             if let Some(inputs) = &inputs {

@@ -1,6 +1,6 @@
 //! A whole model as data: stacks, head, task, names.
 
-use super::{EmbeddingSpec, LayerSpec, Mixer, NormSpec, Sequence, SignalSpec, SourceSpec, Stage, Tuning};
+use super::{EmbeddingSpec, LayerSpec, Mixer, NormSpec, PatchSpec, Sequence, SignalSpec, SourceSpec, Stage, Tuning};
 use crate::param::ParamKind;
 use crate::ranks::Ranks;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct ModelSpec {
     pub order: Option<Vec<usize>>,
     /// The stack that blocks with a [`CrossSpec`](super::CrossSpec) attend to.
     pub encoder: Option<Box<StackSpec>>,
+    /// What bytes pass before the blocks, which then read them and patches of them; the embedding is unused.
+    pub patches: Option<Box<PatchSpec>>,
     /// Parts that turn images or sounds into positions of the text.
     pub towers: Vec<TowerSpec>,
     /// Norm before the head.
@@ -69,6 +71,7 @@ impl ModelSpec {
             layers,
             order: None,
             encoder: None,
+            patches: None,
             towers: Vec::new(),
             final_norm: None,
             unused: Vec::new(),
@@ -119,16 +122,17 @@ impl ModelSpec {
         self.task == Task::NextToken && self.encoder.is_none() && self.signal().is_none()
     }
 
-    /// Whether it says one token after another: a language model, or a decoder behind an encoder.
+    /// Whether it says one token after another: a language model, or a decoder behind an encoder. What a model over patches
+    /// keeps of a text is not described.
     pub fn continues_text(&self) -> bool {
         let decodes = self.encoder.is_some() && self.task == Task::OwnToken && self.signal().is_none();
-        self.predicts_next_token() || decodes
+        self.predicts_next_token() && self.patches.is_none() || decodes
     }
 
     /// Whether a text is continued from keys and values alone: no state of another kind is to be kept.
     pub fn continues_from_keys(&self) -> bool {
         let kept = |layer: &Arc<LayerSpec>| matches!(layer.mixer, Mixer::Attention(_) | Mixer::None);
-        self.predicts_next_token() && !self.weighs_keys() && self.layers.iter().all(kept)
+        self.predicts_next_token() && self.patches.is_none() && !self.weighs_keys() && self.layers.iter().all(kept)
     }
 
     /// Whether some attention weighs its keys by all values before, which are made anew for every token: those weights are in

@@ -60,6 +60,7 @@ fn whole_sequence(model: &ModelSpec, ranks: Ranks, problems: &mut Vec<String>) {
         }
     };
     refuse(model.encoder.is_some(), "an encoder");
+    refuse(model.patches.is_some(), "a model over patches of bytes");
     refuse(model.task != Task::NextToken, "a loss that is not that of the next token");
     refuse(model.embedding.positions.is_some() || model.embedding.types.is_some(), "a table of positions");
     refuse(!matches!(model.embedding.source, SourceSpec::Tokens), "an embedding of numbers");
@@ -92,6 +93,7 @@ fn whole_model(model: &ModelSpec, problems: &mut Vec<String>) {
         }
     };
     refuse(model.encoder.is_some(), "an encoder");
+    refuse(model.patches.is_some(), "a model over patches of bytes");
     refuse(!matches!(model.task, Task::NextToken | Task::OwnToken), "a head of classes or none");
     refuse(!matches!(model.embedding.source, SourceSpec::Tokens), "an embedding of numbers");
     refuse(model.embedding.extra > 0, "a token table with rows beyond the vocabulary");

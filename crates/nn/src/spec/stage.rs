@@ -45,6 +45,7 @@ impl ModelSpec {
         };
         let shares = |layer: &Arc<LayerSpec>| layer.attention().is_some_and(|a| a.sharing != KvSharing::Own);
         refuse(self.encoder.is_some(), "an encoder with a decoder");
+        refuse(self.patches.is_some(), "a model over patches of bytes");
         refuse(self.order.is_some(), "a stack whose blocks run repeatedly");
         refuse(!matches!(self.task, Task::NextToken | Task::OwnToken), "a model with a head of classes or none");
         refuse(self.layers.iter().any(shares), "a stack with keys and values of other blocks");

@@ -200,6 +200,7 @@ impl Odd {
 fn whole(model: &ModelSpec, odd: &mut Odd) {
     let (embedding, head) = (&model.embedding, &model.head);
     odd.is(model.encoder.is_some() || !model.towers.is_empty(), "an encoder beside the decoder");
+    odd.is(model.patches.is_some(), "patches of bytes");
     odd.is(model.order.is_some(), "blocks that share weights");
     odd.is(embedding.source != SourceSpec::Tokens, "inputs that are no tokens");
     odd.is(embedding.width.is_some() || embedding.projection.is_some(), "embeddings of another width than the blocks");

@@ -230,6 +230,13 @@ impl Request<'_> {
                     .why("what that keeps of the tokens before is not counted"),
             );
         }
+        if model.spec.patches.is_some() {
+            return Some(
+                Diagnostic::error("T0466", format!("`{}` reads bytes in patches", model.name))
+                    .why("what its three stacks keep of the bytes before is not counted")
+                    .help(format!("napkin flops {} says what reading a text costs", model.name)),
+            );
+        }
         (!model.spec.continues_text()).then(|| {
             Diagnostic::error("T0466", format!("`{}` continues no text", model.name))
                 .why("what is kept of the tokens before is of use where each token is made from those before it alone")
