@@ -202,12 +202,10 @@ fn lines(
 /// them, which is what is made outside of the body, are a bucket of their own: they are often the largest.
 pub(crate) fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str, String) {
     let blocks = Blocks::of(names);
-    // A model without a head has no body of its own: all but the loss is in it.
-    let in_body = if names.body.is_empty() {
-        !path.is_empty()
-    } else {
-        path.strip_prefix(names.body).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
+    // A model without a head has no body of its own: all but the loss is in it. A decoder stands in one module with what it
+    // reads.
+    let body = names.body.split('.').next().unwrap_or(names.body);
+    let in_body = if body.is_empty() { !path.is_empty() } else { path.split('.').next() == Some(body) };
     match role {
         Role::Activation | Role::Temporary | Role::Recompute => {
             if blocks.hold(path) {
