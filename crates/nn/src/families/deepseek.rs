@@ -1,8 +1,9 @@
 //! DeepSeek-V2 and V3, Kimi K2, which is V3 by another name, and GLM-4.7 Flash (`glm4_moe_lite`), which is V3 with other
-//! sizes, V3.2 and GLM-5, which choose the keys of each query: latent attention, routed and shared experts, dense first layers.
+//! sizes, as is Sarvam's, V3.2 and GLM-5, which choose the keys of each query: latent attention, routed and shared experts,
+//! dense first layers. Youtu has the attention without the experts.
 
 use super::common::{
-    FAMILY, FREE, Sizes, activation, attention, block, decoder, gated_mlp, pre_norm, rms, rope_theta, rotary,
+    FAMILY, FREE, Sizes, activation, attention, block, decoder, equal, gated_mlp, pre_norm, rms, rope_theta, rotary,
 };
 use super::experts::{
     Counts, corrected, counts, dense_layers, extra_predictors, groups, mixed, mixture, router_extras, shared_experts,
@@ -295,13 +296,39 @@ pub(super) fn read_glm4_lite(r: &mut Reader<'_>) -> ModelSpec {
     third(r, &defaults)
 }
 
-fn third(r: &mut Reader<'_>, defaults: &Defaults) -> ModelSpec {
-    let mut base = base(r, &defaults.latent);
+pub(super) fn read_sarvam(r: &mut Reader<'_>) -> ModelSpec {
+    let defaults = Defaults {
+        latent: Latent { q_rank: None, ..V3.latent },
+        experts: 128,
+        dense: 1,
+        groups: 1,
+        kept_groups: 1,
+        ..V3
+    };
+    r.known(&["pretraining_tp"]);
+    third(r, &defaults)
+}
+
+pub(super) fn read_youtu(r: &mut Reader<'_>) -> ModelSpec {
+    let base = third_base(r, &V3.latent);
+    let layers = equal(&base.s, block(base.attention, gated_mlp(base.f, base.act, false), pre_norm(&base.norm)));
+    let tied = r.flag("tie_word_embeddings", true);
+    decoder(r, &base.s, layers, base.norm, tied)
+}
+
+/// What V3 and its descendants read first.
+fn third_base(r: &mut Reader<'_>, latent: &Latent) -> Base {
+    let mut base = base(r, latent);
     let interleaved = r.flag("rope_interleave", true);
     if let Some(rotary) = &mut base.attention.rotary {
         rotary.interleaved = interleaved;
         rotary.form = if interleaved { RotaryForm::Neighbours } else { RotaryForm::RotateHalf };
     }
+    base
+}
+
+fn third(r: &mut Reader<'_>, defaults: &Defaults) -> ModelSpec {
+    let base = third_base(r, &defaults.latent);
     let counts = expert_counts(r, base.s.h, defaults, |r, _| r.size_or("num_experts_per_tok", defaults.top_k, FAMILY));
     let (count, kept) =
         (r.size_or("n_group", defaults.groups, FAMILY), r.size_or("topk_group", defaults.kept_groups, FAMILY));

@@ -105,10 +105,15 @@ pub fn groups(r: &mut Reader<'_>, counts: &Counts, count: u64, kept: u64) -> Exp
 /// The router of DeepSeek-V3 and its descendants: sigmoid scores, a bias that corrects who is chosen, groups. Weights are
 /// normalised as `norm_topk_prob` says, or else as the family does.
 pub fn corrected_router(r: &mut Reader<'_>, counts: &Counts, normalise: bool) -> RouterSpec {
+    corrected_router_or(r, counts, normalise, 1.0)
+}
+
+/// The same, with the factor of the weights that this family has where the file names none.
+pub fn corrected_router_or(r: &mut Reader<'_>, counts: &Counts, normalise: bool, scale: f64) -> RouterSpec {
     let (count, kept) = (r.size_or("n_group", 1, FAMILY), r.size_or("topk_group", 1, FAMILY));
     let groups = groups(r, counts, count, kept);
     let normalise = r.flag("norm_topk_prob", normalise);
-    corrected(groups, normalise, r.float_or("routed_scaling_factor", 1.0, FREE))
+    corrected(groups, normalise, r.float_or("routed_scaling_factor", scale, FREE))
 }
 
 /// The same with what is read under other keys.

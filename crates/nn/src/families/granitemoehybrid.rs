@@ -2,12 +2,13 @@
 //! experts.
 
 use super::common::{FAMILY, FREE, activation, attention, block, decoder, pre_norm, rms, rope_theta, rotary, sizes};
-use super::experts::{counts, mixture, router_extras, sparse};
+use super::experts::{counts, router_extras};
 use super::granite::scale_ends;
+use super::granitemoe::{shared, with_shared};
 use super::mamba2::{HYBRID_KEYS, expanded, state_space};
 use super::qwen3_next::attends_by;
 use crate::config::Reader;
-use crate::spec::{LayerNames, LinearSpec, MlpInput, MlpSpec, ModelSpec, RouterSpec, Scores, SharedSpec};
+use crate::spec::{LayerNames, ModelSpec};
 use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
@@ -27,30 +28,13 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let mut mamba = state_space(r, &HYBRID_KEYS, inner, &["mamba_d_head"], eps);
     mamba.conv.act = Some(act);
     let width = r.size_or("shared_intermediate_size", 1024, FAMILY);
-    r.check_product("the shared part", &[("shared_intermediate_size", width), ("hidden_size", s.h)]);
-    let shared = MlpSpec::new(
-        width,
-        act,
-        MlpInput::GatedFused(LinearSpec::new("input_linear", false)),
-        LinearSpec::new("output_linear", false),
-    );
+    let shared = shared(r, s.h, width, act);
     let experts = r.count_or("num_local_experts", 8, FAMILY);
     let mut full = if experts > 0 {
         let top_k = r.size_or("num_experts_per_tok", 2, FAMILY);
         let f = r.size_or("intermediate_size", 11_008, FAMILY);
         let counts = counts(r, s.h, ("num_local_experts", experts), top_k, ("intermediate_size", f));
-        let router = RouterSpec {
-            name: "block_sparse_moe.router",
-            scores: Scores::SoftmaxOfChosen,
-            stream_weights: true,
-            ..RouterSpec::default()
-        };
-        let shared = SharedSpec { mlp: shared, name: "shared_mlp", gate: None };
-        let mut moe = mixture(&counts, act, router, Some(shared));
-        moe.name = "block_sparse_moe.experts";
-        let mut layer = sparse(attention, moe, pre_norm(&norm));
-        layer.names = LayerNames { feed_forward: "", ..LayerNames::default() };
-        layer
+        with_shared(attention, &counts, act, shared, &norm)
     } else {
         r.known(&["intermediate_size", "num_experts_per_tok"]);
         let mut layer = block(attention, shared, pre_norm(&norm));

@@ -1,5 +1,6 @@
 //! Llama 1 to 3.3 and everything that declares itself Llama; EXAONE 3 and `InternLM` 3, which transformers builds as
-//! Llama; Arcee, which is Llama with a plain feed-forward part.
+//! Llama, as `IQuest-Coder`; Arcee, which is Llama with a plain feed-forward part, and Jais 2, with layer norms and biases
+//! as well.
 
 use super::common::{
     FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, heads, plain_mlp, pre_norm, rms, rope_theta,
@@ -7,7 +8,7 @@ use super::common::{
 };
 use super::common::{Given, Sizes, intermediate_size};
 use crate::config::Reader;
-use crate::spec::{Activation, MlpSpec, ModelSpec};
+use crate::spec::{Activation, MlpSpec, ModelSpec, NormKind, NormSpec};
 
 /// Keys and defaults in which families differ that are built alike.
 struct Variant {
@@ -16,8 +17,11 @@ struct Variant {
     head_dim: Option<u64>,
     act: (&'static [&'static str], &'static str),
     eps: (&'static [&'static str], f64),
+    norm: fn(f64) -> NormSpec,
     bias: &'static [&'static str],
     mlp_bias: &'static [&'static str],
+    /// Whether maps have biases where the file does not say.
+    biased: bool,
     theta: f64,
     mlp: fn(u64, Activation, bool) -> MlpSpec,
 }
@@ -28,8 +32,10 @@ const LLAMA: Variant = Variant {
     head_dim: None,
     act: (&["hidden_act"], "silu"),
     eps: (&["rms_norm_eps"], 1e-6),
+    norm: rms,
     bias: &["attention_bias"],
     mlp_bias: &["mlp_bias"],
+    biased: false,
     theta: 10_000.0,
     mlp: gated_mlp,
 };
@@ -40,6 +46,22 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
 
 pub(super) fn read_arcee(r: &mut Reader<'_>) -> ModelSpec {
     model(r, &Variant { act: (&["hidden_act"], "relu2"), eps: (&["rms_norm_eps"], 1e-5), mlp: plain, ..LLAMA })
+}
+
+pub(super) fn read_jais2(r: &mut Reader<'_>) -> ModelSpec {
+    let variant = Variant {
+        act: (&["hidden_act"], "relu2"),
+        eps: (&["layer_norm_eps"], 1e-5),
+        norm: |eps| NormSpec { kind: NormKind::LayerNorm { bias: true }, eps },
+        biased: true,
+        mlp: plain,
+        ..LLAMA
+    };
+    model(r, &variant)
+}
+
+pub(super) fn read_iquestcoder(r: &mut Reader<'_>) -> ModelSpec {
+    model(r, &Variant { kv_heads: Some(8), head_dim: Some(128), eps: (&["rms_norm_eps"], 1e-5), ..LLAMA })
 }
 
 pub(super) fn read_exaone(r: &mut Reader<'_>) -> ModelSpec {
@@ -87,9 +109,9 @@ fn model(r: &mut Reader<'_>, variant: &Variant) -> ModelSpec {
         intermediate_size(r, &s)
     };
     let act = activation(r, variant.act.0, variant.act.1);
-    let norm = rms(r.float_or(variant.eps.0, variant.eps.1, FREE));
-    let attention_bias = r.flag(variant.bias, false);
-    let mlp_bias = r.flag(variant.mlp_bias, false);
+    let norm = (variant.norm)(r.float_or(variant.eps.0, variant.eps.1, FREE));
+    let attention_bias = r.flag(variant.bias, variant.biased);
+    let mlp_bias = r.flag(variant.mlp_bias, variant.biased);
     let tied = r.flag("tie_word_embeddings", false);
     let theta = rope_theta(r, variant.theta);
     r.known(&["pretraining_tp"]);

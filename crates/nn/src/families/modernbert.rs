@@ -1,4 +1,5 @@
-//! ModernBERT: rotary embedding, gated MLPs, norms before both parts, windows in two layers of three.
+//! ModernBERT: rotary embedding, gated MLPs, norms before both parts, windows in two layers of three. Its decoder (Ettin) is
+//! the same with attention backwards only and three projections.
 
 use super::common::{FAMILY, FREE, activation, attention, block, named, plain_sizes, rotary, sliding};
 use super::tasks::{self, Asked};
@@ -10,6 +11,14 @@ use crate::spec::{
 use std::sync::Arc;
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
+    model(r, false)
+}
+
+pub(super) fn read_decoder(r: &mut Reader<'_>) -> ModelSpec {
+    model(r, true)
+}
+
+fn model(r: &mut Reader<'_>, decoder: bool) -> ModelSpec {
     let s = plain_sizes(r);
     let f = r.size_or("intermediate_size", 1152, FAMILY);
     r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);
@@ -20,14 +29,17 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let span = r.count_or("local_attention", 128, FAMILY);
     let period = r.size_or("global_attn_every_n_layers", 3, FAMILY);
     let slides = sliding(r, s.l, |i| !i.is_multiple_of(period));
-    let asked = Asked::of(r);
+    let causal_head = decoder && r.config().architectures().first().is_none_or(|class| class.ends_with("ForCausalLM"));
+    let asked = if causal_head { Asked::MaskedTokens } else { Asked::of(r) };
     let tied = r.flag("tie_word_embeddings", true);
-    r.known(&["global_rope_theta", "local_rope_theta", "rope_parameters"]);
+    r.known(&["global_rope_theta", "local_rope_theta", "rope_parameters", "sliding_window"]);
 
     let mut attention = attention(&s, bias, bias);
-    attention.projection = Projection::Fused { qkv: LinearSpec::new("Wqkv", bias), order: FusedOrder::Blocks };
+    if !decoder {
+        attention.projection = Projection::Fused { qkv: LinearSpec::new("Wqkv", bias), order: FusedOrder::Blocks };
+        attention.causal = false;
+    }
     attention.out = LinearSpec::new("Wo", bias);
-    attention.causal = false;
     attention.dropout = r.float_or("attention_dropout", 0.0, "off");
     let turned = |table| RotarySpec { table, precision: RotaryPrecision::WideOperands, ..rotary(s.d, 160_000.0) };
     attention.rotary = Some(turned(0));
@@ -36,8 +48,8 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let layer = |i: usize, slides: bool| -> LayerSpec {
         let mut attention = attention.clone();
         if slides {
-            // So many positions before, as many behind, and the position itself.
-            attention.window = Some(2 * (span / 2) + 1);
+            // So many positions before, as many behind, and the position itself; a decoder counts it among the former.
+            attention.window = Some(if decoder { (span / 2).max(1) } else { 2 * (span / 2) + 1 });
             attention.rotary = Some(turned(1));
         }
         let none = NormSpec { kind: NormKind::Identity, ..norm.clone() };
@@ -65,15 +77,16 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     };
     let inner = r.flag("classifier_bias", false);
     let between = activation(r, "classifier_activation", "gelu");
+    let (dense, behind) = if causal_head { ("lm_head.dense", "lm_head.norm") } else { ("head.dense", "head.norm") };
     let transform = vec![
-        MapSpec::piece("head.dense", inner, s.h, s.h),
+        MapSpec::piece(dense, inner, s.h, s.h),
         Piece::Activation(between),
-        Piece::Norm(named("head.norm", &norm), s.h),
+        Piece::Norm(named(behind, &norm), s.h),
     ];
     match asked {
         Asked::Hidden => {}
         Asked::MaskedTokens | Asked::Other => {
-            model.task = Task::OwnToken;
+            model.task = if decoder { Task::NextToken } else { Task::OwnToken };
             let bias = r.flag("decoder_bias", true);
             model.head = HeadSpec { tied, bias, transform, ..HeadSpec::default() };
         }

@@ -1,13 +1,15 @@
-//! Qwen 2 and 3 with experts: dense layers by list or by step; Qwen 2 adds a shared expert behind a sigmoid gate.
+//! Qwen 2 and 3 with experts: dense layers by list or by step; Qwen 2 adds a shared expert behind a sigmoid gate. Mellum is
+//! Qwen 3 with a window in the layers that its file names.
 
 use super::common::{
-    FAMILY, FREE, Sizes, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms,
-    rope_theta, rotary, sizes_or, sliding, window,
+    FAMILY, FREE, Sizes, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, layers_called,
+    pre_norm, rms, rope_theta, rotary, sizes_or, sliding, window,
 };
-use super::experts::{counts, dense_by_step, mixed, mixture, router_extras, sparse};
+use super::experts::{counts, dense_by_step, extra_predictors, mixed, mixture, router_extras, sparse};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, LayerSpec, LinearSpec, ModelSpec, MoeSpec, NormSpec, QkNorm, RouterSpec, SharedSpec,
+    Activation, AttentionSpec, LayerSpec, LinearSpec, ModelSpec, MoeSpec, NormSpec, QkNorm, RotarySpec, RouterSpec,
+    SharedSpec,
 };
 use std::sync::Arc;
 
@@ -28,9 +30,10 @@ struct Defaults {
     experts: u64,
     top_k: u64,
     f: u64,
+    normalise: bool,
 }
 
-fn base(r: &mut Reader<'_>, defaults: &Defaults) -> (Base, MoeSpec) {
+fn base(r: &mut Reader<'_>, defaults: &Defaults, is_dense: fn(&mut Reader<'_>, u64) -> Vec<bool>) -> (Base, MoeSpec) {
     let s = sizes_or(r, Some(defaults.kv_heads), None);
     let dense = intermediate_size(r, &s);
     let act = activation(r, "hidden_act", "silu");
@@ -41,11 +44,11 @@ fn base(r: &mut Reader<'_>, defaults: &Defaults) -> (Base, MoeSpec) {
     let counts = counts(r, s.h, ("num_experts", experts), top_k, ("moe_intermediate_size", f));
     let router = RouterSpec {
         name: "gate",
-        normalise: r.flag("norm_topk_prob", false),
+        normalise: r.flag("norm_topk_prob", defaults.normalise),
         narrow_weights: true,
         ..RouterSpec::default()
     };
-    let is_dense = dense_by_step(r, s.l);
+    let is_dense = is_dense(r, s.l);
     (Base { s, act, norm, dense, is_dense }, mixture(&counts, act, router, None))
 }
 
@@ -64,7 +67,8 @@ impl Base {
 }
 
 pub(super) fn read_qwen2(r: &mut Reader<'_>) -> ModelSpec {
-    let (base, mut moe) = base(r, &Defaults { kv_heads: 16, experts: 60, top_k: 4, f: 1408 });
+    let (base, mut moe) =
+        base(r, &Defaults { kv_heads: 16, experts: 60, top_k: 4, f: 1408, normalise: false }, dense_by_step);
     let s = &base.s;
     let shared = r.size_or("shared_expert_intermediate_size", 5632, FAMILY);
     r.check_product("the shared expert", &[("shared_expert_intermediate_size", shared), ("hidden_size", s.h)]);
@@ -91,8 +95,38 @@ pub(super) fn read_qwen2(r: &mut Reader<'_>) -> ModelSpec {
     base.finish(r, layers)
 }
 
+const QWEN3: Defaults = Defaults { kv_heads: 4, experts: 128, top_k: 8, f: 768, normalise: false };
+
+pub(super) fn read_mellum(r: &mut Reader<'_>) -> ModelSpec {
+    let defaults = Defaults { experts: 64, f: 896, normalise: true, ..QWEN3 };
+    let listed = |r: &mut Reader<'_>, l| {
+        layers_called(r, &["mlp_layer_types"], l, &["dense"], &["sparse"]).unwrap_or_else(|| vec![false; l as usize])
+    };
+    let (base, moe) = base(r, &defaults, listed);
+    let bias = r.flag("attention_bias", false);
+    let mut attention = attention(&base.s, bias, bias);
+    attention.qk_norm = QkNorm::PerHead(base.norm.clone());
+    attention.dropout = r.float_or("attention_dropout", 0.0, "off");
+    r.known(&["rope_parameters", "mtp_layer_types", "mtp_mlp_layer_types"]);
+    let window = window(r, Some(1024));
+    let slides = sliding(r, base.s.l, |_| false);
+    // Each kind of layer has a table of its own.
+    attention.rotary = Some(rotary(base.s.d, 500_000.0));
+    let (dense, sparse) = base.layers(&attention, &moe);
+    attention.rotary = Some(RotarySpec { table: 1, ..rotary(base.s.d, 10_000.0) });
+    attention.window = window;
+    let (dense_window, sparse_window) = base.layers(&attention, &moe);
+    let sparse = Arc::new(sparse);
+    let plain = mixed(base.s.l, dense, &sparse, |i| base.is_dense[i as usize]);
+    let windowed = mixed(base.s.l, dense_window, &Arc::new(sparse_window), |i| base.is_dense[i as usize]);
+    let layers = slides.iter().zip(plain.into_iter().zip(windowed)).map(|(&w, (p, q))| if w { q } else { p }).collect();
+    let mut spec = base.finish(r, layers);
+    extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &sparse);
+    spec
+}
+
 pub(super) fn read_qwen3(r: &mut Reader<'_>) -> ModelSpec {
-    let (base, moe) = base(r, &Defaults { kv_heads: 4, experts: 128, top_k: 8, f: 768 });
+    let (base, moe) = base(r, &QWEN3, dense_by_step);
     let bias = r.flag("attention_bias", false);
     let mut attention = attention(&base.s, bias, bias);
     attention.qk_norm = QkNorm::PerHead(base.norm.clone());
