@@ -201,7 +201,8 @@ pub fn partial_rotary(r: &mut Reader<'_>, d: u64, factor: &str, default: f64, ba
 fn rotated(r: &mut Reader<'_>, d: u64, factor: &str, default: f64) -> Option<u64> {
     let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", factor];
     let part = r.float_or(names, default, FAMILY);
-    let dim = (d as f64 * part) as u64;
+    // Each frequency turns two channels: of an odd number, one more is turned than was asked for.
+    let dim = ((d as f64 * part) as u64).next_multiple_of(2);
     if part > 0.0 && (2..=d).contains(&dim) {
         return Some(dim);
     }
