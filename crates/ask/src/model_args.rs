@@ -1,7 +1,7 @@
 //! Flags that say which model: where its config is, what is changed in it, what of it is trained.
 
 use clap::Args;
-use nn::spec::{Lora, Pattern, Tuning};
+use nn::spec::{Lora, Pattern, Targets, Tuning};
 use plan::model::Model;
 use plan::tuning;
 use tensor::DType;
@@ -55,9 +55,12 @@ pub struct TuningArgs {
     /// Dropout in front of the adapters [default: 0]; with it, --dropout is on
     #[arg(long, value_name = "SHARE", requires = "lora")]
     pub lora_dropout: Option<String>,
-    /// Linear maps with adapters, such as `q_proj,v_proj` [default: all in blocks]
+    /// Linear maps with adapters, such as `q_proj,v_proj`, or `none` [default: all in blocks]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
     pub lora_targets: Vec<String>,
+    /// Stacks of experts with an adapter for each expert, such as `gate_up_proj,down_proj` (`target_parameters` of PEFT)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
+    pub lora_target_parameters: Vec<String>,
     /// Train magnitudes of the rows of adapted weights beside their directions (`DoRA`)
     #[arg(long, requires = "lora")]
     pub dora: bool,
@@ -147,7 +150,12 @@ impl TuningArgs {
         let rank = own.flag_with("--lora", self.lora.as_deref(), count);
         let alpha = own.flag_with("--lora-alpha", self.lora_alpha.as_deref(), positive);
         let dropout = own.flag_with("--lora-dropout", self.lora_dropout.as_deref(), share_below_one);
-        let targets = patterns(&mut own, "--lora-targets", &self.lora_targets);
+        let targets = match self.lora_targets.as_slice() {
+            [] => Targets::All,
+            [none] if none == "none" => Targets::Named(Vec::new()),
+            names => Targets::Named(patterns(&mut own, "--lora-targets", names)),
+        };
+        let stacks = patterns(&mut own, "--lora-target-parameters", &self.lora_target_parameters);
         let tuning = Tuning {
             frozen: patterns(&mut own, "--freeze", &self.freeze),
             trained: patterns(&mut own, "--train-only", &self.train_only),
@@ -156,6 +164,7 @@ impl TuningArgs {
                 alpha: alpha.unwrap_or(2.0 * rank as f64),
                 dropout: dropout.unwrap_or(0.0),
                 targets,
+                stacks,
                 magnitudes: self.dora,
             }),
             copied: patterns(&mut own, "--lora-modules-to-save", &self.lora_modules_to_save),

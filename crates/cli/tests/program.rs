@@ -572,7 +572,36 @@ fn experts_that_are_left_alone() {
     ] {
         let text = answer(&split(&format!("params mixtral-8x7b {flags}")));
         assert!(text.contains("45,097,156,608") && text.contains(says), "{flags}: {text}");
+        let named = text.contains("--lora-target-parameters gate_up_proj,down_proj");
+        assert_eq!(named, flags.contains("lora"), "{flags}: {text}");
     }
+    let stacks = "--lora 8 --lora-target-parameters gate_up_proj,down_proj";
+    assert!(!answer(&split(&format!("params mixtral-8x7b {stacks}"))).contains("in stacks of experts"));
+    let text = answer(&split(&format!("params mixtral-8x7b {stacks} --quant nf4")));
+    assert!(text.contains("parameters in stacks of experts are not packed\n"), "{text}");
+}
+
+/// By hand, of 32 blocks with 8 experts: 8 of rank times 4096 and 2 * 14336 beside one stack, 14336 and 4096 beside the other.
+#[test]
+fn adapters_of_experts_are_counted_or_refused() {
+    let base = "params mixtral-8x7b --lora 8 --lora-targets none --lora-target-parameters";
+    let json = answer(&split(&format!("{base} gate_up_proj,down_proj --json")));
+    let by_hand = 32 * 8 * 8 * ((4096 + 2 * 14336) + (14336 + 4096));
+    assert_eq!(field(&json, "trainable"), by_hand.to_string(), "{json}");
+    for (flags, says) in [
+        ("gate_up_proj --lora-dropout 0.1", "--lora-dropout with --lora-target-parameters: PEFT refuses it"),
+        ("gate_up_proj --dora", "--dora with --lora-target-parameters: PEFT refuses it"),
+        ("q_proj", "--lora-targets q_proj, for the linear map"),
+        ("gate_up_prj", "--lora-target-parameters gate_up_proj"),
+        ("layers.0-40.mlp.experts.down_proj", "which is 31"),
+        ("gate_up_proj --tp 2 --ep 2", "adapters of stacks of experts are not divided over ranks"),
+    ] {
+        let text = refusal(&split(&format!("{base} {flags}")));
+        assert!(text.contains(says), "{flags}: {text}");
+    }
+    assert!(refusal(&split("params mixtral-8x7b --lora 8 --lora-targets none")).contains("nothing has an adapter"));
+    let text = refusal(&split("params gpt-oss-120b --lora 8 --lora-target-parameters down_proj_bias"));
+    assert!(text.contains("is no stack of matrices"), "{text}");
 }
 
 /// Few device-hours have decimals: 1e15 FLOP at half of 989.5 TFLOP/s are 2.02 s.

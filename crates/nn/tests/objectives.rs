@@ -97,7 +97,7 @@ fn objectives() -> Vec<Objective> {
 
 #[test]
 fn meta_and_cpu_record_the_same_trace() {
-    let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.1, targets: Vec::new(), magnitudes: false };
+    let lora = Lora { dropout: 0.1, ..Lora::of_rank(2) };
     let spec = ModelSpec { tuning: Tuning { lora: Some(lora), ..Tuning::default() }, ..spec("llama") };
     for objective in objectives() {
         for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
@@ -188,7 +188,7 @@ fn a_pair_is_two_sequences() {
 /// trained has moved.
 #[test]
 fn preferences_begin_at_ln_2_and_are_learned() {
-    let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets: Vec::new(), magnitudes: false };
+    let lora = Lora::of_rank(2);
     let tuned = Tuning { lora: Some(lora), ..Tuning::default() };
     for (reference, tuning) in [(Reference::Base, tuned), (Reference::Stored, Tuning::default())] {
         for profile in [Profile::Fused, Profile::HfEager] {

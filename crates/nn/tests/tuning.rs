@@ -4,7 +4,7 @@
 use napkin_nn::config::Config;
 use napkin_nn::families;
 use napkin_nn::optim::Hyper;
-use napkin_nn::spec::{Lora, ModelSpec, Pattern, Tuning};
+use napkin_nn::spec::{Lora, ModelSpec, Pattern, Targets, Tuning};
 use napkin_nn::step::{self, Precision, StepOptions, Until};
 use napkin_nn::training::{Labels, Training, TrainingOptions};
 use napkin_nn::{Profile, Recompute};
@@ -39,18 +39,47 @@ fn patterns(texts: &[&str]) -> Vec<Pattern> {
 }
 
 fn spec(tuning: Tuning) -> ModelSpec {
-    let (config, _) = Config::parse("llama.json", include_bytes!("data/tiny/llama.json"));
+    read(include_bytes!("data/tiny/llama.json"), tuning)
+}
+
+fn read(config: &[u8], tuning: Tuning) -> ModelSpec {
+    let (config, _) = Config::parse("tiny.json", config);
     ModelSpec { tuning, ..families::load(&config.unwrap(), None).unwrap().spec }
 }
 
 fn lora(targets: &[&str], dropout: f64) -> Tuning {
-    let lora = Lora { rank: 2, alpha: 4.0, dropout, targets: patterns(targets), magnitudes: false };
+    let targets = if targets.is_empty() { Targets::All } else { Targets::Named(patterns(targets)) };
+    let lora = Lora { dropout, targets, ..Lora::of_rank(2) };
     Tuning { lora: Some(lora), ..Tuning::default() }
 }
 
 fn directed(targets: &[&str], dropout: f64) -> Tuning {
     let plain = lora(targets, dropout);
     Tuning { lora: plain.lora.map(|lora| Lora { magnitudes: true, ..lora }), ..plain }
+}
+
+/// Mixtures whose experts lie as `e out in`, as `e in out`, and in modules of their own.
+fn mixtures() -> Vec<(String, ModelSpec)> {
+    let files: [(&str, &[u8]); 4] = [
+        ("mixtral", include_bytes!("data/tiny/mixtral.json")),
+        ("gpt_oss", include_bytes!("data/tiny/gpt_oss.json")),
+        ("jetmoe", include_bytes!("data/tiny/jetmoe.json")),
+        ("llama4", include_bytes!("data/tiny/llama4_text.json")),
+    ];
+    let mut all = Vec::new();
+    for (name, config) in files {
+        for (stacks, targets) in [("gate_up_proj down_proj", Targets::Named(Vec::new())), ("down_proj", Targets::All)] {
+            let stacks = match name {
+                "jetmoe" => "input_linear output_linear",
+                _ => stacks,
+            };
+            let stacks = patterns(&stacks.split(' ').collect::<Vec<_>>());
+            let lora = Lora { targets, stacks, ..Lora::of_rank(2) };
+            let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
+            all.push((format!("stacks of {name}"), read(config, tuning)));
+        }
+    }
+    all
 }
 
 fn tunings() -> Vec<(String, Tuning)> {
@@ -77,9 +106,25 @@ fn tunings() -> Vec<(String, Tuning)> {
     all
 }
 
+fn training(options: &StepOptions) -> TrainingOptions {
+    TrainingOptions {
+        profile: options.profile,
+        precision: options.precision,
+        optimizer: options.optimizer,
+        hyper: Hyper::default(),
+        recompute: options.recompute,
+        grad_accum_steps: 1,
+        autocast: options.autocast,
+        dropout: true,
+        clip_norm: None,
+        objective: napkin_nn::Objective::DEFAULT,
+        stochastic_rounding: false,
+    }
+}
+
 fn every_step(mut check: impl FnMut(&str, &ModelSpec, &StepOptions)) {
-    for (name, tuning) in tunings() {
-        let spec = spec(tuning);
+    let llama = tunings().into_iter().map(|(name, tuning)| (name, spec(tuning)));
+    for (name, spec) in llama.chain(mixtures()) {
         for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
             for (recompute, precision) in [
                 (Recompute::None, Precision::Bf16Mixed),
@@ -133,20 +178,7 @@ fn meta_and_cpu_record_the_same_trace() {
 fn only_what_is_trained_has_gradients_and_states_and_moves() {
     every_step(|name, spec, options| {
         let runtime = Runtime::new(Device::Cpu);
-        let training = TrainingOptions {
-            profile: options.profile,
-            precision: options.precision,
-            optimizer: options.optimizer,
-            hyper: Hyper::default(),
-            recompute: options.recompute,
-            grad_accum_steps: 1,
-            autocast: options.autocast,
-            dropout: true,
-            clip_norm: None,
-            objective: napkin_nn::Objective::DEFAULT,
-            stochastic_rounding: false,
-        };
-        let mut training = Training::new(&runtime, spec, &training).unwrap();
+        let mut training = Training::new(&runtime, spec, &training(options)).unwrap();
         let bytes = |training: &Training| -> Vec<(String, bool, Vec<f64>)> {
             let params = training.model().params().iter();
             params.map(|p| (p.name.clone(), p.trainable, p.tensor.to_vec().unwrap())).collect()
@@ -206,5 +238,41 @@ fn packed_weights_take_the_bytes_of_their_format() {
         let whole = traced.params.iter().filter(|p| p.packed_bytes.is_none());
         let rest: u64 = whole.map(|p| p.elements * if p.trainable { 4 } else { 2 }).sum();
         assert_eq!(role(Role::Parameter) + role(Role::Buffer), expected + rest, "{}", format.name);
+    }
+}
+
+/// The hf profiles add what adapters of experts make to the weights, the fused one to what the weights make.
+#[test]
+fn adapters_of_experts_are_the_same_function_in_every_profile() {
+    for (name, spec) in mixtures() {
+        let mut first: Option<Vec<(String, Vec<f64>)>> = None;
+        for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
+            if profile == Profile::HfSdpa && !spec.has_sdpa {
+                continue;
+            }
+            let runtime = Runtime::new(Device::Cpu);
+            let (precision, optimizer) = (Precision::Fp32, "sgd".parse().unwrap());
+            let options = training(&StepOptions { profile, precision, optimizer, ..OPTIONS });
+            let mut training = Training::new(&runtime, &spec, &options).unwrap();
+            let tokens = runtime.tensor(&[1.0, 5.0, 2.0, 7.0, 3.0, 4.0], &[1, 6], DType::I64).unwrap();
+            // The second step has products of adapters that are not zero.
+            let mut seen = Vec::new();
+            for _ in 0..2 {
+                let loss = training.forward(&tokens, Labels::Tokens(&tokens)).unwrap();
+                seen.push(("loss".to_owned(), loss.to_vec().unwrap()));
+                training.backward(loss, 1.0).unwrap();
+                let params = training.model().params().iter().filter(|p| p.trainable);
+                seen.extend(params.map(|p| (p.name.clone(), p.tensor.grad().unwrap().to_vec().unwrap())));
+                training.update(0.05).unwrap();
+            }
+            let Some(first) = &first else {
+                first = Some(seen);
+                continue;
+            };
+            for ((what, a), (_, b)) in first.iter().zip(&seen) {
+                let off = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(off < 1e-4, "{name}, {profile}: {what} is off by {off}");
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What of a model is trained: adapters, frozen parts, packed weights, checked against the model they are for.
 
 use nn::ParamKind;
-use nn::spec::{Lora, Pattern, Tuning};
+use nn::spec::{Lora, Pattern, Targets, Tuning};
 use nn::step::{ParamInfo, Precision};
 use tensor::packed::FORMATS;
 use units::{Diagnostic, Diagnostics, group_digits};
@@ -30,8 +30,9 @@ impl Model {
             problems.extend(beyond(flag, patterns, &names));
         }
         if let Some(lora) = &tuning.lora {
-            problems.extend(unmatched("--lora-targets", &lora.targets, &maps));
-            problems.extend(beyond("--lora-targets", &lora.targets, &maps));
+            problems.extend(unmatched("--lora-targets", lora.targets.names(), &maps));
+            problems.extend(beyond("--lora-targets", lora.targets.names(), &maps));
+            problems.extend(stack_problems(lora, &params));
             if lora.rank == 0 {
                 problems.push(
                     Diagnostic::error("T0313", "--lora 0: an adapter has a rank of at least 1").help("--lora 16"),
@@ -53,9 +54,16 @@ impl Model {
                         .help("--dora without --quant"),
                 );
             }
-            if maps.is_empty() {
+            if maps.is_empty() && lora.stacks.is_empty() {
                 problems
                     .push(Diagnostic::error("T0313", "the model has no linear maps in blocks to put adapters beside"));
+            }
+            if lora.stacks.is_empty() && lora.targets == Targets::Named(Vec::new()) {
+                problems.push(
+                    Diagnostic::error("T0313", "--lora-targets none: nothing has an adapter")
+                        .why("it leaves those of --lora-target-parameters, and there are none")
+                        .help("leave --lora-targets away: all linear maps of blocks"),
+                );
             }
         }
         if problems.has_errors() {
@@ -69,23 +77,28 @@ impl Model {
     /// What adapters and packing leave alone, where somebody may think otherwise.
     fn untouched(&self, params: &[ParamInfo]) -> Option<Diagnostic> {
         let tuning = &self.spec.tuning;
-        let stacks = params.iter().filter(|p| matches!(p.kind, ParamKind::Expert { .. }) && p.shape.len() == 3);
-        let elements: u64 = stacks.map(|p| p.elements).sum();
-        if elements == 0 || tuning.lora.is_none() && tuning.packed.is_none() {
+        let stacks: Vec<&ParamInfo> = params.iter().filter(|param| is_stack(param)).collect();
+        // Who names some stacks knows of the others.
+        let bare = tuning.lora.as_ref().is_some_and(|lora| lora.stacks.is_empty());
+        let left = match (bare, tuning.packed.is_some()) {
+            (true, true) => "have no adapter and are not packed",
+            (true, false) => "have no adapter",
+            (false, true) => "are not packed",
+            (false, false) => return None,
+        };
+        let elements: u64 = stacks.iter().map(|p| p.elements).sum();
+        if elements == 0 {
             return None;
         }
-        let left = match (&tuning.lora, tuning.packed) {
-            (Some(_), Some(_)) => "have no adapter and are not packed",
-            (Some(_), None) => "have no adapter",
-            (None, _) => "are not packed",
-        };
         let count = group_digits(u128::from(elements));
-        let message = format!("{count} parameters in stacks of experts {left}");
-        Some(
-            Diagnostic::warning("T0314", message)
-                .why("PEFT and bitsandbytes replace linear maps, and transformers keeps the experts of a block as one tensor")
-                .effect("where they are frozen, they are stored in the dtype of --frozen-dtype"),
-        )
+        let warning = Diagnostic::warning("T0314", format!("{count} parameters in stacks of experts {left}"))
+            .why("PEFT and bitsandbytes replace linear maps, and transformers keeps the experts of a block as one tensor")
+            .effect("where they are frozen, they are stored in the dtype of --frozen-dtype");
+        Some(if bare {
+            warning.help(format!("--lora-target-parameters {}", stack_names(&stacks).join(",")))
+        } else {
+            warning
+        })
     }
 
     /// How it is tuned, as assumptions.
@@ -137,7 +150,8 @@ impl Model {
                 .with("rank", lora.rank)
                 .with("alpha", lora.alpha)
                 .with("dropout", lora.dropout)
-                .with("targets", texts(&lora.targets))
+                .with("targets", texts(lora.targets.names()))
+                .with("target_parameters", texts(&lora.stacks))
                 .with("magnitudes", lora.magnitudes)
         });
         (!tuning.is_plain()).then(|| {
@@ -165,6 +179,64 @@ pub(crate) fn storage_words(tuning: &Tuning, precision: Precision) -> String {
     }
 }
 
+/// Whether a parameter holds a matrix of every expert of a block.
+fn is_stack(param: &ParamInfo) -> bool {
+    matches!(param.kind, ParamKind::Expert { .. }) && param.shape.len() == 3
+}
+
+/// What stacks of experts are called in their blocks.
+fn stack_names<'a>(stacks: &[&'a ParamInfo]) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for param in stacks {
+        let name = param.name.strip_suffix(".weight").unwrap_or(&param.name);
+        let last = name.rsplit('.').next().unwrap_or(name);
+        if !names.contains(&last) {
+            names.push(last);
+        }
+    }
+    names
+}
+
+/// Why stacks of experts have not the adapters they are to have.
+fn stack_problems(lora: &Lora, params: &[ParamInfo]) -> Diagnostics {
+    const FLAG: &str = "--lora-target-parameters";
+    let mut problems = Diagnostics::new();
+    if lora.stacks.is_empty() {
+        return problems;
+    }
+    let stacks: Vec<&ParamInfo> = params.iter().filter(|param| is_stack(param)).collect();
+    let names: Vec<&str> = stacks.iter().map(|param| param.name.as_str()).collect();
+    let mut unknown = Vec::new();
+    for wrong in lora.stacks.iter().filter(|stack| !names.iter().any(|name| stack.matches(name))) {
+        let Some(other) = params.iter().find(|param| wrong.matches(&param.name)) else {
+            unknown.push(wrong.clone());
+            continue;
+        };
+        let message = format!("{FLAG} {wrong}: {} is no stack of matrices", pattern(&other.name));
+        let mut problem = Diagnostic::error("T0313", message)
+            .why("PEFT takes what has two dimensions for one matrix and gives it one adapter, whatever it holds");
+        if other.kind == ParamKind::Matrix {
+            problem = problem.help(format!("--lora-targets {wrong}, for the linear map"));
+        }
+        if !stacks.is_empty() {
+            problem = problem.help(format!("{FLAG} {}", stack_names(&stacks).join(",")));
+        }
+        problems.push(problem);
+    }
+    problems.extend(unmatched(FLAG, &unknown, &names));
+    problems.extend(beyond(FLAG, &lora.stacks, &names));
+    for (bad, flag) in [(lora.dropout > 0.0, "--lora-dropout"), (lora.magnitudes, "--dora")] {
+        if bad {
+            problems.push(
+                Diagnostic::error("T0313", format!("{flag} with {FLAG}: PEFT refuses it"))
+                    .why("it adds what the adapters of a stack make to the weights, where they have no inputs and no rows of their own")
+                    .help(format!("leave {flag} away")),
+            );
+        }
+    }
+    problems
+}
+
 /// The module of a parameter.
 fn module(param: &ParamInfo) -> &str {
     param.name.rsplit_once('.').map_or("", |(module, _)| module)
@@ -175,7 +247,12 @@ fn list(patterns: &[Pattern]) -> String {
 }
 
 fn words(lora: &Lora) -> String {
-    let targets = if lora.targets.is_empty() { "all linear maps of blocks".to_owned() } else { list(&lora.targets) };
+    let maps = match &lora.targets {
+        Targets::All => Some("all linear maps of blocks".to_owned()),
+        Targets::Named(names) => (!names.is_empty()).then(|| list(names)),
+    };
+    let stacks = (!lora.stacks.is_empty()).then(|| format!("each expert of {}", list(&lora.stacks)));
+    let targets = maps.into_iter().chain(stacks).collect::<Vec<_>>().join(" and ");
     let directed = if lora.magnitudes { "; magnitudes of rows are trained too (DoRA)" } else { "" };
     format!("beside {targets}; alpha {}, dropout {}{directed}", lora.alpha, lora.dropout)
 }

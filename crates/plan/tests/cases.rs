@@ -252,7 +252,7 @@ fn four_bits_are_not_half_a_byte_of_everything() {
     let text = r#"{"model_type": "llama", "hidden_size": 3200, "num_attention_heads": 32, "num_hidden_layers": 26,
         "num_key_value_heads": 32, "intermediate_size": 8640, "vocab_size": 32000, "tie_word_embeddings": false,
         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}"#;
-    let lora = nn::spec::Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: Vec::new(), magnitudes: false };
+    let lora = nn::spec::Lora::of_rank(8);
     for (name, constants) in [("nf4", 0.201), ("nf4-dq", 0.051)] {
         let packed = tensor::packed::Format::find(name);
         let tuning = nn::spec::Tuning { packed, lora: Some(lora.clone()), ..nn::spec::Tuning::default() };

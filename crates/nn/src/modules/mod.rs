@@ -17,6 +17,7 @@ pub mod differential;
 mod dispatch;
 pub mod distance;
 pub mod embedding;
+mod expert_map;
 pub mod gated_norm;
 pub mod hf;
 pub mod hybrid;

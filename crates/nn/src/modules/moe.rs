@@ -6,6 +6,7 @@
 
 use super::block::scope;
 use super::dispatch::Dispatched;
+use super::expert_map::{ExpertMap, Formed};
 use super::mlp::{gated, limited};
 use super::{Linear, Mlp, Router, hf};
 use crate::context::Forward;
@@ -15,6 +16,8 @@ use crate::spec::{Activation, ExpertGate, ExpertLayout, LinearSpec, MoeSpec};
 use std::rc::Rc;
 use tensor::ops::matmul::Mask;
 use tensor::{DType, Result, Tensor};
+
+const NO_INPUT: tensor::Error = tensor::Error::Backward("experts without an input map");
 
 /// A mixture of experts.
 #[derive(Clone, Debug)]
@@ -38,9 +41,9 @@ struct Shared {
 #[derive(Clone, Debug)]
 struct Experts {
     /// One weight for gate and value, or one for each.
-    input: Vec<Tensor>,
+    input: Vec<ExpertMap>,
     input_bias: Option<Tensor>,
-    down: Tensor,
+    down: ExpertMap,
     down_bias: Option<Tensor>,
     /// On the sum over the experts of a token: `h`.
     sum_bias: Option<Tensor>,
@@ -146,13 +149,14 @@ impl Moe {
         drop(copies);
         let out = {
             let _scope = scope(&f.runtime, self.spec.name);
-            let weight = self.experts.input.first().ok_or(tensor::Error::Backward("experts without an input map"))?;
+            let map = self.experts.input.first().ok_or(NO_INPUT)?;
             let width = self.spec.intermediate_size;
-            let both = input.matmul_masked(&f.weight(weight)?, needed)?; // e t 2f
+            let (mut down, mut into) = (self.experts.down.begin(f)?, map.begin(f)?);
+            let both = input.matmul_masked(&map.weight(f, &mut into)?, needed)?; // e t 2f
             let halves = both.split(&[width, width], -1)?;
             drop(both);
             let inner = halves[1].mul(&hf::activate(f, self.spec.act, halves[0].clone())?)?;
-            inner.matmul_masked(&f.weight(&self.experts.down)?, needed)? // e t h
+            inner.matmul_masked(&self.experts.down.weight(f, &mut down)?, needed)? // e t h
         };
         let summed = out.sum(&[0], false)?;
         match &self.shared {
@@ -185,9 +189,14 @@ impl Moe {
         }
         let (expert, sizes) = sent.as_ref().map_or((&sorted.expert, &sorted.sizes), |sent| (&sent.expert, &sent.sizes));
         let input_bias = self.experts.input_bias.as_ref().map(|b| pick(f, &f.weight(b)?, expert)).transpose()?;
+        // The map that is wrapped last is the first to be formed.
+        let mut down_formed = self.experts.down.begin(f)?;
+        let mut formed = Vec::with_capacity(2);
         let mut maps = Vec::with_capacity(2);
-        for weight in &self.experts.input {
-            maps.push(self.map(f, &input, weight, false, sizes)?);
+        for map in &self.experts.input {
+            let mut weight = map.begin(f)?;
+            maps.push(self.map(f, &input, (map, &mut weight), false, sizes)?);
+            formed.push(weight);
         }
         if let Some(bias) = &input_bias {
             maps = vec![maps.remove(0).add(bias)?];
@@ -203,7 +212,7 @@ impl Moe {
         }; // r f
         let down_bias = self.experts.down_bias.as_ref().map(|b| pick(f, &f.weight(b)?, expert)).transpose()?;
         let down_sizes = real.as_ref().map_or(sizes, |(_, sizes)| sizes);
-        let mut out = self.map(f, &inner, &self.experts.down, true, down_sizes)?; // r h
+        let mut out = self.map(f, &inner, (&self.experts.down, &mut down_formed), true, down_sizes)?; // r h
         drop((inner, input_bias));
         if let Some((mask, _)) = &real {
             out = mask.unsqueeze(-1)?.where_cond(&out, &input.to_dtype(out.dtype())?)?;
@@ -221,6 +230,7 @@ impl Moe {
         let inverse = f.runtime.no_grad(|| sorted.order.argsort())?;
         weighted = pick(f, &weighted, &inverse)?;
         let summed = weighted.view(&[tokens, k, h])?.sum(&[1], false)?.to_dtype(rows.dtype())?;
+        drop((formed, down_formed));
         match &self.experts.sum_bias {
             Some(bias) => summed.add(&f.weight(bias)?),
             None => Ok(summed),
@@ -257,18 +267,32 @@ impl Moe {
     }
 
     /// One grouped product. The reference's is on none of autocast's lists: it runs in the dtype of the weight.
-    fn map(&self, f: &Forward, x: &Tensor, weight: &Tensor, down: bool, sizes: &Tensor) -> Result<Tensor> {
-        let weight = f.weight(weight)?;
+    fn map(
+        &self,
+        f: &Forward,
+        x: &Tensor,
+        (map, formed): (&ExpertMap, &mut Formed),
+        down: bool,
+        sizes: &Tensor,
+    ) -> Result<Tensor> {
+        let weight = map.weight(f, formed)?;
         let (e, width) = (self.spec.experts, self.spec.intermediate_size);
-        let product = || match (self.spec.layout, down) {
-            (ExpertLayout::OutIn | ExpertLayout::Modules, _) => {
-                x.to_dtype(weight.dtype())?.grouped_linear(&weight, sizes)
-            }
-            (ExpertLayout::InOut, _) => x.to_dtype(weight.dtype())?.grouped_linear_transposed(&weight, sizes),
-            (ExpertLayout::Stacked, down) => {
+        let product = || {
+            if self.spec.layout == ExpertLayout::Stacked {
                 let weight = weight.view(&[e / f.ranks.ep, width, weight.size(1)])?;
-                if down { x.grouped_linear_transposed(&weight, sizes) } else { x.grouped_linear(&weight, sizes) }
+                return if down {
+                    x.grouped_linear_transposed(&weight, sizes)
+                } else {
+                    x.grouped_linear(&weight, sizes)
+                };
             }
+            let x = x.to_dtype(weight.dtype())?;
+            let out = if self.spec.layout == ExpertLayout::InOut {
+                x.grouped_linear_transposed(&weight, sizes)?
+            } else {
+                x.grouped_linear(&weight, sizes)?
+            };
+            map.beside(f, &x, out, sizes)
         };
         if f.profile.is_hf() && !matches!(self.spec.layout, ExpertLayout::Stacked | ExpertLayout::Modules) {
             f.runtime.without_autocast(product)
@@ -280,7 +304,7 @@ impl Moe {
     /// Gate and value joined: `r 2f`, or `r f` twice, -> `r f`.
     fn gate(&self, f: &Forward, mut maps: Vec<Tensor>) -> Result<Tensor> {
         let (act, width) = (self.spec.act, self.spec.intermediate_size);
-        let last = maps.pop().ok_or(tensor::Error::Backward("experts without an input map"))?;
+        let last = maps.pop().ok_or(NO_INPUT)?;
         if let Some(gate) = maps.pop() {
             if !f.profile.is_hf() {
                 return gated(act, &gate, &last);
@@ -325,7 +349,7 @@ impl Experts {
         };
         if spec.layout == ExpertLayout::Stacked {
             let _scope = b.runtime().scope("mlp");
-            let stacked = |name, init| b.param(name, &[e * f, h], kind, init);
+            let stacked = |name, init| b.param(name, &[e * f, h], kind, init).map(ExpertMap::of_matrix);
             let input = vec![stacked("w1", into)?, stacked("v1", into)?];
             return Ok(Self { input, input_bias: None, down: stacked("w2", out)?, down_bias: None, sum_bias: None });
         }
@@ -334,9 +358,7 @@ impl Experts {
             (e + spec.zero_experts, ParamKind::Expert { experts: e + spec.zero_experts, top_k: spec.top_k });
         let modules = spec.layout == ExpertLayout::Modules;
         let out_in = modules || spec.layout == ExpertLayout::OutIn;
-        let weight = |name, (e, kind), to, from, init| {
-            b.param(name, &if out_in { [e, to, from] } else { [e, from, to] }, kind, init)
-        };
+        let map = |name, of, sizes, init| ExpertMap::new(b, name, of, sizes, out_in, init);
         let (name, bias_name, width) = match spec.gate {
             ExpertGate::None => ("up_proj", "up_proj_bias", f),
             ExpertGate::Halves | ExpertGate::Limited { .. } | ExpertGate::Clamped { .. } => {
@@ -347,9 +369,9 @@ impl Experts {
         let sum_bias = || b.sharing(Share::Whole, || b.param("bias", &[h], ParamKind::Vector, Init::Zeros));
         let sum_bias = modules.then(sum_bias).transpose()?;
         Ok(Self {
-            input: vec![weight(name, (all, all_kind), width, h, into)?],
+            input: vec![map(name, (all, all_kind), [h, width], into)?],
             input_bias: bias(bias_name, width)?,
-            down: weight(down, (e, kind), h, f, out)?,
+            down: map(down, (e, kind), [f, h], out)?,
             down_bias: bias("down_proj_bias", h)?,
             sum_bias,
         })

@@ -28,6 +28,9 @@ impl ModelSpec {
         if ranks.cp > 1 {
             whole_sequence(self, ranks, &mut problems);
         }
+        if (ranks.ep > 1 || ranks.etp > 1) && self.tuning.lora.as_ref().is_some_and(|lora| !lora.stacks.is_empty()) {
+            problems.push("adapters of stacks of experts are not divided over ranks".to_owned());
+        }
         let experts = self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForwardSpec::Moe(_)));
         if !experts && (ranks.ep > 1 || ranks.etp > 1) {
             problems.push("there are no experts to divide over ranks".to_owned());

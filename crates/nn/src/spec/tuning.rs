@@ -41,12 +41,46 @@ pub struct Lora {
     pub alpha: f64,
     /// Dropout in front of A.
     pub dropout: f64,
-    /// Linear maps that have one; none: all those of blocks.
-    pub targets: Vec<Pattern>,
+    /// Linear maps that have one.
+    pub targets: Targets,
+    /// Stacks of experts that have one for each expert.
+    pub stacks: Vec<Pattern>,
     /// Whether the rows of each adapted weight are normalised and multiplied with magnitudes that are trained beside (`DoRA`).
     ///
     /// Source: Liu et al. 2024, arXiv:2402.09353.
     pub magnitudes: bool,
+}
+
+impl Lora {
+    /// Beside all linear maps of blocks, scaled by twice the rank, without dropout.
+    pub fn of_rank(rank: u64) -> Self {
+        let (alpha, targets) = (2.0 * rank as f64, Targets::All);
+        Self { rank, alpha, dropout: 0.0, targets, stacks: Vec::new(), magnitudes: false }
+    }
+}
+
+/// Which linear maps have an adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Targets {
+    /// All those of blocks.
+    All,
+    /// Those that one of these names.
+    Named(Vec<Pattern>),
+}
+
+impl Targets {
+    /// The names; none where all are meant.
+    pub fn names(&self) -> &[Pattern] {
+        match self {
+            Self::All => &[],
+            Self::Named(names) => names,
+        }
+    }
+
+    /// Whether the linear map at `path` is one of them.
+    pub fn has(&self, path: &str) -> bool {
+        *self == Self::All || self.names().iter().any(|name| name.matches(path))
+    }
 }
 
 /// Names some parameters or modules: parts separated by dots that follow each other somewhere in a path. `*` stands for
@@ -144,13 +178,17 @@ impl Tuning {
 
     /// The adapter of the linear map at this path of a module.
     pub fn adapter(&self, path: &str) -> Option<&Lora> {
-        let lora = self.lora.as_ref()?;
-        (lora.targets.is_empty() || lora.targets.iter().any(|target| target.matches(path))).then_some(lora)
+        self.lora.as_ref().filter(|lora| lora.targets.has(path))
+    }
+
+    /// The adapter of the experts that the parameter with this name holds in a stack.
+    pub fn stack_adapter(&self, name: &str) -> Option<&Lora> {
+        self.lora.as_ref().filter(|lora| lora.stacks.iter().any(|stack| stack.matches(name)))
     }
 
     /// Whether blocks that are described alike are trained alike.
     pub fn is_uniform(&self) -> bool {
-        let targets = self.lora.iter().flat_map(|lora| &lora.targets);
+        let targets = self.lora.iter().flat_map(|lora| lora.targets.names().iter().chain(&lora.stacks));
         !self.frozen.iter().chain(&self.trained).chain(&self.copied).chain(targets).any(Pattern::picks_blocks)
     }
 }
@@ -197,10 +235,12 @@ mod tests {
         let only = Tuning { trained: pattern("layers.0-3"), ..Tuning::default() };
         assert!(only.trains("model.layers.3.mlp.up_proj.weight") && !only.trains("model.norm.weight"));
         assert!(!only.is_uniform());
-        let lora = Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: pattern("q_proj"), magnitudes: false };
+        let lora = Lora { targets: Targets::Named(pattern("q_proj")), stacks: pattern("up_proj"), ..Lora::of_rank(8) };
         let lora = Tuning { lora: Some(lora), trained: pattern("lm_head"), ..Tuning::default() };
         assert!(lora.trains("lm_head.weight") && !lora.trains("model.norm.weight"));
         assert!(lora.adapter("model.layers.0.self_attn.q_proj").is_some());
         assert!(lora.adapter("model.layers.0.self_attn.k_proj").is_none());
+        assert!(lora.stack_adapter("model.layers.0.mlp.experts.up_proj").is_some());
+        assert!(lora.stack_adapter("model.layers.0.mlp.experts.down_proj").is_none());
     }
 }

@@ -109,6 +109,10 @@ fn work(event: &OpEvent) -> Work {
             ([batch @ .., m, k], [.., n]) => Some(Work::Product { batch: batch.iter().product(), m: *m, n: *n, k: *k }),
             _ => None,
         },
+        Op::MatMulAdd(_) => match (shape(1), shape(2)) {
+            ([batch, m, k], [.., n]) => Some(Work::Product { batch: *batch, m: *m, n: *n, k: *k }),
+            _ => None,
+        },
         Op::ScaledMatMul(_) => linear(shape(0), shape(1), false),
         // Rows are shared out to the experts; each multiplies its own.
         Op::GroupedLinear(op) => match (shape(0), shape(1)) {

@@ -40,6 +40,7 @@ impl Class {
         }
         match &event.op {
             Op::MatMul(_)
+            | Op::MatMulAdd(_)
             | Op::MatMulInto(_)
             | Op::GroupedMatMulInto(_)
             | Op::Linear(_)

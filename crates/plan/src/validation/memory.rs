@@ -5,7 +5,7 @@
 
 use nn::offload::Offload;
 use nn::optim::{Implementation, Kind, OptimizerKind};
-use nn::spec::{Lora, Tuning};
+use nn::spec::{Lora, Targets, Tuning};
 use nn::step::{ParamInfo, Precision, StepOptions, Until};
 use nn::{HeadLoss, Objective, Profile, Recompute};
 use tensor::CastLists;
@@ -376,14 +376,12 @@ fn tuning(row: &Row, assumed: &mut Vec<String>) -> Result<Tuning, String> {
         return Err("rank and targets of the adapters are not stated".to_owned());
     };
     let number = |text: &str| text.parse::<f64>().map_err(|_| format!("no number in the table of adapters: {text}"));
-    let targets = targets.split_whitespace().filter(|target| *target != "all").filter_map(|t| t.parse().ok());
-    let lora = Lora {
-        rank: number(rank)? as u64,
-        alpha: number(alpha)?,
-        dropout: number(dropout)?,
-        targets: targets.collect(),
-        magnitudes: false,
+    let targets = match *targets {
+        "all" => Targets::All,
+        names => Targets::Named(names.split_whitespace().filter_map(|name| name.parse().ok()).collect()),
     };
+    let (alpha, dropout) = (number(alpha)?, number(dropout)?);
+    let lora = Lora { alpha, dropout, targets, ..Lora::of_rank(number(rank)? as u64) };
     assumed.push(format!(
         "rank {rank} beside {}, as the recipe of the source says",
         recipe.as_deref().map_or("", |f| f[6])

@@ -316,6 +316,8 @@ ops! {
     // --- contractions
     /// Batched matrix product.
     matmul { MatMul }
+    /// Batched matrix product added to a base.
+    matmul_add { MatMulAdd }
     /// Products added to what is there.
     matmul_into { MatMulInto, GroupedMatMulInto }
     /// `x Wᵀ + b`.

@@ -410,6 +410,15 @@ fn contractions() -> Vec<Row> {
             let (x, y) = (g.float(&[2, 1, 2, 3])?, g.float(&[2, 3, 2])?);
             Ok(vec![x.matmul(&y)?])
         }),
+        row("matmul_add", |g| {
+            let (b, m, k, n) = (g.size(1..3), g.size(1..4), g.size(1..4), g.size(1..4));
+            let (base, x, y) = (g.float(&[b, m, n])?, g.float(&[b, m, k])?, g.float(&[b, k, n])?);
+            Ok(vec![base.add_matmul(&x, &y, 0.5)?])
+        }),
+        row("matmul_add, frozen base and strided factors", |g| {
+            let (base, x, y) = (g.data(&[2, 3, 4])?, g.float(&[2, 5, 3])?, g.float(&[4, 5, 2])?);
+            Ok(vec![base.add_matmul(&x.t()?, &y.permute(&[2, 1, 0])?, 2.0)?])
+        }),
         row("scaled_cast", |g| {
             let narrow = narrow(g);
             let (x, scale, amax) = (g.data(&[3, 4])?, g.rt.full(&[], 2.0, DType::F32)?, g.rt.zeros(&[1], DType::F32)?);
