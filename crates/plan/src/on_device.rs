@@ -32,7 +32,8 @@ pub struct OnDevice {
 
 /// Fewest elements of a parameter whose states are paged.
 ///
-/// Source: `bitsandbytes`, `optim/optimizer.py` (0.48), `get_state_buffer`.
+/// Source: bitsandbytes (51294d9), `optim/optimizer.py`, `Optimizer8bit.get_state_buffer`: `p.numel() < 1e5`, whatever the dtype of
+/// the state. Scales of 8-bit states are made beside it (`init_state`) and never paged.
 const SMALLEST_PAGED: u64 = 100_000;
 
 /// Bytes of optimizer states that can be on the host: those with an element for each of a parameter that is large enough.

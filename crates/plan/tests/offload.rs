@@ -115,15 +115,9 @@ fn states_and_updates_are_on_the_host() {
     }
 }
 
-/// GPT-2 has 124,318,464 parameters in tensors of 100,000 or more, its token and position tables and four maps of each block,
-/// with two states of 4 bytes: what is missing of the device may be these, and not a byte more.
-#[test]
-fn paged_states_are_on_the_host_where_the_device_is_full() {
-    let (name, text) = presets::find("gpt2").unwrap();
-    let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
-    let options = options(Profile::HfSdpa, Recompute::None, Offload::NONE);
-    let request = |paged| Request {
-        options,
+fn paging(paged: bool) -> Request<'static> {
+    Request {
+        options: options(Profile::HfSdpa, Recompute::None, Offload::NONE),
         sharding: Sharding::default(),
         hardware: None,
         runtime: Bytes(0),
@@ -132,12 +126,35 @@ fn paged_states_are_on_the_host_where_the_device_is_full() {
         process: None,
         depth: 1,
         timeline: false,
-    };
-    let (ledger, traced) = ledger::ledger(&model, &request(true)).unwrap();
+    }
+}
+
+/// The states of a parameter of 100,000 elements are paged, those of one of fewer are not (`get_state_buffer` of bitsandbytes).
+#[test]
+fn small_states_are_not_paged() {
+    for (rows, fits) in [(1000, true), (999, false)] {
+        let config = format!(
+            r#"{{"model_type": "gpt2", "n_embd": 100, "n_head": 4, "n_layer": 1, "n_positions": 256, "vocab_size": {rows}}}"#
+        );
+        let model = Model::from_text("small", "small", config.as_bytes(), &[], None).unwrap();
+        let (ledger, traced) = ledger::ledger(&model, &paging(true)).unwrap();
+        let capacity = Some(Bytes(ledger.peak_bytes - 1));
+        let device = OnDevice::named(Blocks::of(&model.spec.names), &traced, &ledger, &paging(true), capacity);
+        assert_eq!((device.fits(), device.paged), (fits, fits.then_some(Bytes(1))), "{rows}");
+    }
+}
+
+/// GPT-2 has 124,318,464 parameters in tensors of 100,000 or more, its token and position tables and four maps of each block,
+/// with two states of 4 bytes: what is missing of the device may be these, and not a byte more.
+#[test]
+fn paged_states_are_on_the_host_where_the_device_is_full() {
+    let (name, text) = presets::find("gpt2").unwrap();
+    let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
     let pageable = 8 * (50_257 * 768 + 1024 * 768 + 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072));
+    let (ledger, traced) = ledger::ledger(&model, &paging(true)).unwrap();
     let on = |paged, capacity| {
         let blocks = Blocks::of(&model.spec.names);
-        OnDevice::named(blocks, &traced, &ledger, &request(paged), Some(Bytes(capacity)))
+        OnDevice::named(blocks, &traced, &ledger, &paging(paged), Some(Bytes(capacity)))
     };
     let all = ledger.peak_bytes;
     for (capacity, moved) in [(all, None), (all - 1, Some(1)), (all - pageable, Some(pageable))] {

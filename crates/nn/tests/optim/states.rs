@@ -65,6 +65,16 @@ fn uniform_states_are_as_large_as_the_parameter() {
     }
 }
 
+/// bitsandbytes keeps f32 means of fewer than 4,096 elements (`min_8bit_size`), and a scale for every 256 of others.
+#[test]
+fn small_parameters_keep_wide_means() {
+    let rule = OptimizerKind { kind: Kind::Adam8bit, implementation: Implementation::Fused };
+    for (shape, bytes) in [(&[4095][..], 8 * 4095), (&[64, 64], 2 * (4096 + 4 * 16)), (&[4097], 2 * (4097 + 4 * 17))] {
+        let slots = rule.slots(napkin_nn::ParamKind::Matrix, shape, DType::BF16, false);
+        assert_eq!(slots.iter().map(Slot::bytes).sum::<u64>(), bytes, "{shape:?}");
+    }
+}
+
 #[test]
 fn names_are_read_back() {
     for kind in every_kind() {
