@@ -113,8 +113,14 @@ impl Head {
         let _scope = b.runtime().scope(names.head);
         let weight = match table.filter(|_| spec.head.tied) {
             Some(table) => {
-                b.tie(table, &format!("{}.weight", names.head));
-                table.clone()
+                // Copies that are trained are tied no more (PEFT 0.21, `modules_to_save` without `ensure_weight_tying`).
+                let table = b.original(table);
+                if b.copies("weight") {
+                    b.param_in("weight", table.shape(), ParamKind::Head, Init::FanIn(h), table.dtype())?
+                } else {
+                    b.tie(&table, &format!("{}.weight", names.head));
+                    table
+                }
             }
             None => b.sharing(Share::Part, || b.param("weight", &[rows, width], ParamKind::Head, Init::FanIn(h)))?,
         };

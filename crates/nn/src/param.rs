@@ -170,6 +170,16 @@ impl<'a> Builder<'a> {
         self.tuning.adapter(&self.runtime.module_path()).filter(|_| !self.frozen.get())
     }
 
+    /// The adapter of the experts that the parameter `name` of the current module holds in a stack.
+    pub fn stack_adapter(&self, name: &str) -> Option<&'a Lora> {
+        self.tuning.stack_adapter(&self.path(name)).filter(|_| !self.frozen.get())
+    }
+
+    /// Whether the parameter `name` of the current module is trained in a copy.
+    pub fn copies(&self, name: &str) -> bool {
+        !self.frozen.get() && self.tuning.copies(&self.path(name))
+    }
+
     fn path(&self, name: &str) -> String {
         let path = self.runtime.module_path();
         if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
@@ -194,7 +204,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// If the shape is too large to count.
     pub fn param(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init) -> Result<Tensor> {
-        let copied = !self.frozen.get() && self.tuning.copies(&self.path(name));
+        let copied = self.copies(name);
         let dtype = if self.trains(name) && !copied { self.dtype } else { self.frozen_dtype };
         if copied {
             let original = self.initial(shape, init, dtype)?.with_role(Role::Parameter);
@@ -329,6 +339,15 @@ impl<'a> Builder<'a> {
         let tensor = tensor.with_role(Role::Buffer);
         self.buffers.borrow_mut().push((self.path(name), tensor.clone()));
         tensor
+    }
+
+    /// What the parameter `tensor` is a copy of, or itself.
+    pub fn original(&self, tensor: &Tensor) -> Tensor {
+        let params = self.params.borrow();
+        let copy = params.iter().find(|p| p.tensor.shares_storage_with(tensor));
+        let name = copy.map(|p| format!("{}.original", p.name));
+        let original = params.iter().find(|p| name.as_ref() == Some(&p.name));
+        original.map_or(tensor, |p| &p.tensor).clone()
     }
 
     /// Notes that the parameter `tensor` is used under a second name.

@@ -181,7 +181,8 @@ impl PipelineRank {
         self.stages.iter_mut().try_for_each(|training| training.update(lr).map(drop))
     }
 
-    /// A head that is the token table stands in another stage than the table: both have a copy, and its gradient is the sum.
+    /// A head that is the token table stands in another stage than the table: both have a copy, and its gradient is the sum,
+    /// unless they are trained apart.
     ///
     /// # Errors
     /// If the other rank is gone.
@@ -189,7 +190,8 @@ impl PipelineRank {
         let both = Group { size: 2, ..self.ranks };
         for training in &self.stages {
             let spec = training.model().spec();
-            if self.ranks.is_alone() || !spec.head.tied || spec.stage.first == spec.stage.last {
+            let tied = spec.head.tied && spec.tuning.copied.is_empty();
+            if self.ranks.is_alone() || !tied || spec.stage.first == spec.stage.last {
                 continue;
             }
             let Some(table) = training.model().table() else { continue };

@@ -82,6 +82,17 @@ fn mixtures() -> Vec<(String, ModelSpec)> {
     all
 }
 
+/// A Llama whose head is its token table, of which one, the other or both are trained in copies.
+fn tied() -> Vec<(String, ModelSpec)> {
+    let copies = [&["embed_tokens"][..], &["lm_head"], &["embed_tokens", "lm_head"]];
+    let tied = copies.map(|names| {
+        let mut spec = spec(Tuning { copied: patterns(names), ..lora(&["q_proj"], 0.0) });
+        spec.head.tied = true;
+        (format!("copies of {names:?}, tied"), spec)
+    });
+    tied.into()
+}
+
 fn tunings() -> Vec<(String, Tuning)> {
     let mut all = vec![
         ("adapters".to_owned(), lora(&[], 0.0)),
@@ -124,7 +135,7 @@ fn training(options: &StepOptions) -> TrainingOptions {
 
 fn every_step(mut check: impl FnMut(&str, &ModelSpec, &StepOptions)) {
     let llama = tunings().into_iter().map(|(name, tuning)| (name, spec(tuning)));
-    for (name, spec) in llama.chain(mixtures()) {
+    for (name, spec) in llama.chain(mixtures()).chain(tied()) {
         for profile in [Profile::Fused, Profile::HfSdpa, Profile::HfEager] {
             for (recompute, precision) in [
                 (Recompute::None, Precision::Bf16Mixed),

@@ -21,14 +21,11 @@ impl Model {
         let params = parameters(&self.spec)?;
         let maps: Vec<&str> = params.iter().filter(|p| p.kind == ParamKind::Matrix).map(module).collect();
         let names: Vec<&str> = params.iter().map(|p| p.name.as_str()).collect();
-        for (flag, patterns) in [
-            ("--freeze", &tuning.frozen),
-            ("--train-only", &tuning.trained),
-            ("--lora-modules-to-save", &tuning.copied),
-        ] {
+        for (flag, patterns) in [("--freeze", &tuning.frozen), ("--train-only", &tuning.trained)] {
             problems.extend(unmatched(flag, patterns, &names));
             problems.extend(beyond(flag, patterns, &names));
         }
+        problems.extend(copy_problems(&tuning.copied, &params, self.spec.embedding.shared.is_some()));
         if let Some(lora) = &tuning.lora {
             problems.extend(unmatched("--lora-targets", lora.targets.names(), &maps));
             problems.extend(beyond("--lora-targets", lora.targets.names(), &maps));
@@ -122,7 +119,13 @@ impl Model {
         }
         if !tuning.copied.is_empty() {
             let why = "modules_to_save of PEFT: trained in copies of their own dtype, the originals stay";
-            all.push(given("modules_to_save", list(&tuning.copied), "--lora-modules-to-save").why(why));
+            let apart = if self.spec.head.tied {
+                "; copies of the token table and of the head that is tied to it are trained apart"
+            } else {
+                ""
+            };
+            let copied = given("modules_to_save", list(&tuning.copied), "--lora-modules-to-save");
+            all.push(copied.why(format!("{why}{apart}")));
         }
         if !tuning.frozen.is_empty() {
             all.push(given("frozen", list(&tuning.frozen), "--freeze"));
@@ -177,6 +180,30 @@ pub(crate) fn storage_words(tuning: &Tuning, precision: Precision) -> String {
         (None, _) if frozen == trained => trained.to_owned(),
         (None, _) => format!("{frozen}, trained {trained}"),
     }
+}
+
+/// Why parameters have not the copies they are to have. Those that are tied have the names of both.
+fn copy_problems(copied: &[Pattern], params: &[ParamInfo], shared: bool) -> Diagnostics {
+    const FLAG: &str = "--lora-modules-to-save";
+    let names: Vec<&str> = params.iter().flat_map(all_names).collect();
+    let mut problems = unmatched(FLAG, copied, &names);
+    problems.extend(beyond(FLAG, copied, &names));
+    let tables = params.iter().filter(|param| shared && !param.tied.is_empty());
+    let mut tables: Vec<&str> = tables.flat_map(all_names).collect();
+    tables.retain(|name| copied.iter().any(|copy| copy.matches(name)));
+    if let Some(table) = tables.first() {
+        problems.push(
+            Diagnostic::error("T0313", format!("{FLAG}: {table}, which several modules read, is not copied"))
+                .why("not modelled: PEFT copies it for the module of that name alone, and the others go on reading the original")
+                .help(format!("--train-only {table}: it is trained for all of them, beside the adapters")),
+        );
+    }
+    problems
+}
+
+/// All names of a parameter.
+fn all_names(param: &ParamInfo) -> impl Iterator<Item = &str> {
+    std::iter::once(&param.name).chain(&param.tied).map(String::as_str)
 }
 
 /// Whether a parameter holds a matrix of every expert of a block.

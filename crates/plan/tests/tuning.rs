@@ -98,7 +98,7 @@ fn every_row(table: &str, check: impl Fn(&[&str]) -> [u64; 5]) {
     assert!(off.is_empty(), "{}", off.join("\n"));
 }
 
-fn beside_a_llama(cells: &[&str]) -> [u64; 5] {
+fn beside_a_llama(config: &str, cells: &[&str]) -> [u64; 5] {
     let [variant, attention, precision, names, dropout, rank, batch, seq_len, ..] = cells[..] else {
         panic!("{cells:?}")
     };
@@ -111,13 +111,19 @@ fn beside_a_llama(cells: &[&str]) -> [u64; 5] {
     };
     let copied = variant.strip_prefix("save ").map_or_else(Vec::new, patterns);
     let tuning = Tuning { lora: Some(lora), copied, ..Tuning::default() };
-    measured(LLAMA, tuning, [attention, precision, batch, seq_len])
+    measured(config, tuning, [attention, precision, batch, seq_len])
 }
 
 #[test]
 fn adapters_keep_and_do_what_peft_keeps_and_does() {
-    every_row(include_str!("truth/adapters.csv"), |cells| beside_a_llama(&[&["plain"], cells].concat()));
-    every_row(include_str!("truth/adapter_variants.csv"), beside_a_llama);
+    every_row(include_str!("truth/adapters.csv"), |cells| beside_a_llama(LLAMA, &[&["plain"], cells].concat()));
+    every_row(include_str!("truth/adapter_variants.csv"), |cells| beside_a_llama(LLAMA, cells));
+}
+
+#[test]
+fn copies_of_a_tied_table_are_those_of_peft() {
+    let tied = LLAMA.replace(r#""tie_word_embeddings": false"#, r#""tie_word_embeddings": true"#);
+    every_row(include_str!("truth/adapter_tied.csv"), |cells| beside_a_llama(&tied, cells));
 }
 
 #[test]
@@ -131,4 +137,17 @@ fn adapters_of_experts_keep_and_do_what_peft_keeps_and_does() {
         let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
         measured(&mixture(family), tuning, [attention, precision, batch, seq_len])
     });
+}
+
+/// PEFT copies the table for the module of one name, and the other stack reads the original.
+#[test]
+fn a_table_of_several_stacks_is_not_copied() {
+    let config = include_bytes!("../../nn/tests/data/tiny/bart.json");
+    for names in ["shared", "decoder.embed_tokens", "lm_head"] {
+        let lora = Some(Lora::of_rank(2));
+        let tuning = Tuning { lora, copied: patterns(names), ..Tuning::default() };
+        let model = Model::from_text("tiny", "tiny.json", config, &[], None).unwrap();
+        let problems = model.tuned(tuning).unwrap_err().to_string();
+        assert!(problems.contains("which several modules read, is not copied"), "{names}: {problems}");
+    }
 }

@@ -51,8 +51,8 @@ impl ExpertMap {
     ) -> Result<Self> {
         let shape = if out_in { [experts, output, input] } else { [experts, input, output] };
         let weight = b.param(name, &shape, kind, init)?;
+        let lora = b.stack_adapter(name);
         let _scope = b.runtime().scope(name);
-        let lora = b.tuning().stack_adapter(&b.runtime().module_path());
         let adapter = lora.map(|lora| Adapters::new(b, lora, experts, [input, output], out_in)).transpose()?;
         Ok(Self { weight, adapter })
     }
