@@ -113,8 +113,8 @@ fn without_data(event: &OpEvent) -> OpEvent {
     event
 }
 
-/// Invariant 1.
-fn assert_equal_traces(name: &str, spec: &ModelSpec, options: &StepOptions) {
+/// Invariant 1. The trace of both.
+fn assert_equal_traces(name: &str, spec: &ModelSpec, options: &StepOptions) -> Trace {
     let meta = trace(name, Device::Meta, spec, options);
     let cpu = trace(name, Device::Cpu, spec, options);
     for (i, (m, c)) in meta.ops.iter().zip(&cpu.ops).enumerate() {
@@ -128,11 +128,15 @@ fn assert_equal_traces(name: &str, spec: &ModelSpec, options: &StepOptions) {
     assert_eq!(meta.storages, cpu.storages, "{name}: storages");
     assert_eq!(meta.modules, cpu.modules, "{name}: modules");
     assert_eq!(meta.marks, cpu.marks, "{name}: marks");
+    meta
 }
 
 #[test]
-fn meta_and_cpu_record_the_same_trace() {
-    every_step(assert_equal_traces);
+fn meta_and_cpu_record_the_same_trace_and_leave_the_model_its_states_and_its_inputs() {
+    every_step(|name, spec, options| {
+        let trace = assert_equal_traces(name, spec, options);
+        assert_only_states_outlive(name, &trace, options);
+    });
 }
 
 #[test]
@@ -153,43 +157,40 @@ fn meta_and_cpu_record_the_same_trace_with_every_optimizer() {
     }
 }
 
-#[test]
-fn a_step_leaves_the_model_its_states_and_its_inputs() {
-    every_step(|name, spec, options| {
-        let trace = trace(name, Device::Meta, spec, options);
-        let steps = trace.marks.iter().filter(|m| m.name.starts_with("zero")).count();
-        assert_eq!(steps as u64, options.steps, "{name}");
-        let mut live = vec![None; trace.storages.len()];
-        for (i, event) in trace.memory.iter().enumerate() {
-            live[event.storage.0 as usize] = match event.change {
-                MemoryChange::Alloc(role) | MemoryChange::Role(role) => Some(role),
-                MemoryChange::Free => None,
-            };
-            let next = i as u32 + 1;
-            let at = trace.marks.iter().rposition(|m| m.memory <= i as u32).unwrap();
-            let ends = trace.marks.get(at + 1).map_or(trace.memory.len() as u32, |m| m.memory) == next;
-            if !ends || !trace.marks[at].name.starts_with("zero") {
-                continue;
-            }
-            for (id, role) in live.iter().enumerate() {
-                // Gradients collected in a wider type live in buffers that are set to zero.
-                let wide = options.precision.grad_dtype() != options.precision.param_dtype();
-                let stays = match role {
-                    None | Some(Role::Parameter | Role::OptimizerState | Role::Input | Role::Buffer) => true,
-                    Some(Role::Gradient) => wide,
-                    Some(_) => false,
-                };
-                let info = &trace.storages[id];
-                assert!(
-                    stays,
-                    "{name}: {role:?} of {} B made in `{}` outlives {}",
-                    info.bytes,
-                    trace.module(info.module),
-                    trace.marks[at].name
-                );
-            }
+/// What is alive behind each step: the model, its states, inputs and buffers.
+fn assert_only_states_outlive(name: &str, trace: &Trace, options: &StepOptions) {
+    let steps = trace.marks.iter().filter(|m| m.name.starts_with("zero")).count();
+    assert_eq!(steps as u64, options.steps, "{name}");
+    let mut live = vec![None; trace.storages.len()];
+    for (i, event) in trace.memory.iter().enumerate() {
+        live[event.storage.0 as usize] = match event.change {
+            MemoryChange::Alloc(role) | MemoryChange::Role(role) => Some(role),
+            MemoryChange::Free => None,
+        };
+        let next = i as u32 + 1;
+        let at = trace.marks.iter().rposition(|m| m.memory <= i as u32).unwrap();
+        let ends = trace.marks.get(at + 1).map_or(trace.memory.len() as u32, |m| m.memory) == next;
+        if !ends || !trace.marks[at].name.starts_with("zero") {
+            continue;
         }
-    });
+        for (id, role) in live.iter().enumerate() {
+            // Gradients collected in a wider type live in buffers that are set to zero.
+            let wide = options.precision.grad_dtype() != options.precision.param_dtype();
+            let stays = match role {
+                None | Some(Role::Parameter | Role::OptimizerState | Role::Input | Role::Buffer) => true,
+                Some(Role::Gradient) => wide,
+                Some(_) => false,
+            };
+            let info = &trace.storages[id];
+            assert!(
+                stays,
+                "{name}: {role:?} of {} B made in `{}` outlives {}",
+                info.bytes,
+                trace.module(info.module),
+                trace.marks[at].name
+            );
+        }
+    }
 }
 
 /// A model with weights that are all different from what they start as, and a fixed batch.

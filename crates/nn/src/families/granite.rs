@@ -1,4 +1,4 @@
-//! Granite: Llama with constants on the embedding, the scores, both branches and the logits. HyperCLOVA X has norms behind
+//! Granite: Llama with constants on the embedding, the scores, both branches and the logits. `HyperCLOVA` X has norms behind
 //! the branches as well, and multiplies its logits where Granite divides.
 
 use super::common::{
