@@ -1,8 +1,10 @@
-//! Allocated bytes of every rank of Megatron-LM, as measured, and as ranks of the same layout are traced.
+//! Allocated bytes of every rank of Megatron-LM, and reserved ones of the fullest, as measured, and as ranks of the same layout
+//! are traced.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use napkin_plan::handover::Engine;
 use napkin_plan::layout::{ContextParallel, Layout, rank};
+use napkin_plan::{hardware, runtime};
 use nn::config::Config;
 use nn::families;
 use nn::step::{Precision, StepOptions};
@@ -119,4 +121,33 @@ fn ranks_hold_what_was_measured() {
     println!("mean absolute error of the fullest rank, {} test rows: {:.2} %", of_test.len(), 100.0 * mean);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(mean <= 0.01, "{mean}");
+}
+
+/// Reserved bytes of the fullest rank. Nothing is fitted on these rows.
+#[test]
+fn what_is_reserved_is_what_the_allocator_takes() {
+    let hardware = hardware::find("b200").unwrap();
+    let workspace = runtime::workspace(hardware);
+    let mut errors = Vec::new();
+    for row in rows() {
+        let (layout, measured) = (layout(&row), row["reserved_gib"].parse::<f64>().unwrap());
+        let step = StepOptions { steps: 2, warm: false, ..step(&row) };
+        let ranks = rank::trace(&model(&row), &layout, &step, Some(Engine::Megatron), 0..layout.pp).unwrap();
+        let reserve = |rank: &rank::RankTrace| {
+            rank.reserve(&layout, Some(Engine::Megatron), workspace, None).end.peak_reserved as f64 / GIB
+        };
+        let reserved = ranks.iter().map(reserve).fold(0.0, f64::max);
+        let error = reserved / measured - 1.0;
+        println!(
+            "{} {} {layout}: {reserved:.2} GiB, measured {measured:.2} ({:+.2} %)",
+            row["split"],
+            row["row_id"],
+            100.0 * error
+        );
+        errors.push(error.abs());
+    }
+    errors.sort_by(f64::total_cmp);
+    let median = errors[errors.len() / 2];
+    println!("median absolute error of {} rows: {:.2} %", errors.len(), 100.0 * median);
+    assert!(median <= 0.05, "{median}");
 }

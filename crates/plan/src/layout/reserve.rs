@@ -7,8 +7,9 @@ use super::Layout;
 use super::engine;
 use super::estimate::{Estimate, Run};
 use super::rank::RankTrace;
-use crate::allocator::{Beside, Process};
+use crate::allocator::{self, Beside, Process};
 use crate::blocks::Blocks;
+use crate::handover::Engine;
 use crate::hardware::Kind;
 use crate::runtime;
 
@@ -44,19 +45,9 @@ impl Run<'_> {
         // Where states are made in the first step, they lie in other segments than where they are there before it.
         let traces = self.traces_of(layout, &StepOptions { steps: 2, warm: false, ..self.step })?;
         let outside = runtime::bytes(hardware, layout.devices());
-        let weight = self.step.precision.gathered_dtype().size_in_bytes();
+        let workspace = runtime::workspace(hardware);
         let all = traces.iter().map(|rank| {
-            let shapes = engine::shapes(self.engine, &rank.stages);
-            let held = shapes.iter().map(|shape| engine::held(&[*shape].into(), weight)).collect();
-            let process = Process {
-                workspace: runtime::workspace(hardware),
-                beside: Beside { held, ..Beside::default() },
-                ..Process::default()
-            };
-            let reserve = |room| {
-                let blocks = Blocks::of(&rank.stages[0].names);
-                process.reserve(&rank.traced, &rank.options, layout.sharding(), blocks, room)
-            };
+            let reserve = |room| rank.reserve(layout, self.engine, workspace, room);
             let mut found = reserve(Some(hardware.capacity().saturating_sub(outside)));
             let refused = found.refused.is_some();
             if refused {
@@ -67,5 +58,23 @@ impl Run<'_> {
         let all: Vec<Reserved> = all.collect();
         let refused = all.iter().any(|one| one.refused);
         Ok(all.into_iter().max_by_key(|one| one.bytes).map(|most| Reserved { refused, ..most }))
+    }
+}
+
+impl RankTrace {
+    /// What PyTorch's allocator reserves on this rank, with the workspace of its products and what `engine` holds beside its
+    /// tensors, where there is so much `room`.
+    pub fn reserve(
+        &self,
+        layout: &Layout,
+        engine: Option<Engine>,
+        workspace: Bytes,
+        room: Option<Bytes>,
+    ) -> allocator::Reserved {
+        let weight = self.options.precision.gathered_dtype().size_in_bytes();
+        let held = engine::shapes(engine, &self.stages).into_iter().map(|shape| engine::held(&[shape].into(), weight));
+        let beside = Beside { held: held.collect(), ..Beside::default() };
+        let process = Process { workspace, beside, ..Process::default() };
+        process.reserve(&self.traced, &self.options, layout.sharding(), Blocks::of(&self.stages[0].names), room)
     }
 }
