@@ -1,7 +1,7 @@
 //! Flags that say which model: where its config is, what is changed in it, what of it is trained.
 
 use clap::Args;
-use nn::spec::{Lora, Pattern, Targets, Tuning};
+use nn::spec::{Lora, Pattern, StackTarget, Targets, Tuning};
 use plan::model::Model;
 use plan::tuning;
 use tensor::DType;
@@ -58,7 +58,7 @@ pub struct TuningArgs {
     /// Linear maps with adapters, such as `q_proj,v_proj`, or `none` [default: all in blocks]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
     pub lora_targets: Vec<String>,
-    /// Stacks of experts with an adapter for each expert, such as `gate_up_proj,down_proj` (`target_parameters` of PEFT)
+    /// Stacks of experts with an adapter for each expert, such as `gate_up_proj:32,down_proj` (`target_parameters` of PEFT; behind `:` a rank of its own)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora")]
     pub lora_target_parameters: Vec<String>,
     /// Train magnitudes of the rows of adapted weights beside their directions (`DoRA`)
@@ -155,7 +155,9 @@ impl TuningArgs {
             [none] if none == "none" => Targets::Named(Vec::new()),
             names => Targets::Named(patterns(&mut own, "--lora-targets", names)),
         };
-        let stacks = patterns(&mut own, "--lora-target-parameters", &self.lora_target_parameters);
+        let stacks = own.flags("--lora-target-parameters", &self.lora_target_parameters, |text| {
+            text.parse::<StackTarget>().map_err(|message| Diagnostic::error("", message))
+        });
         let tuning = Tuning {
             frozen: patterns(&mut own, "--freeze", &self.freeze),
             trained: patterns(&mut own, "--train-only", &self.train_only),

@@ -592,6 +592,8 @@ fn adapters_of_experts_are_counted_or_refused() {
         ("gate_up_proj --lora-dropout 0.1", "--lora-dropout with --lora-target-parameters: PEFT refuses it"),
         ("gate_up_proj --dora", "--dora with --lora-target-parameters: PEFT refuses it"),
         ("q_proj", "--lora-targets q_proj, for the linear map"),
+        ("gate_up_proj:0", "a rank of at least 1"),
+        ("down_proj:30000", "no map of an expert is wider than 28672"),
         ("gate_up_prj", "--lora-target-parameters gate_up_proj"),
         ("layers.0-40.mlp.experts.down_proj", "which is 31"),
         ("gate_up_proj --tp 2 --ep 2", "adapters of stacks of experts are not divided over ranks"),
@@ -600,6 +602,8 @@ fn adapters_of_experts_are_counted_or_refused() {
         assert!(text.contains(says), "{flags}: {text}");
     }
     assert!(refusal(&split("params mixtral-8x7b --lora 8 --lora-targets none")).contains("nothing has an adapter"));
+    let text = refusal(&split("params mixtral-8x7b --lora 8 --lora-targets q_proj,w1,w2,w3"));
+    assert!(text.contains("--lora-targets q_proj --lora-target-parameters gate_up_proj:16,down_proj"), "{text}");
     let text = refusal(&split("params gpt-oss-120b --lora 8 --lora-target-parameters down_proj_bias"));
     assert!(text.contains("is no stack of matrices"), "{text}");
 }

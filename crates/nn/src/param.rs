@@ -170,8 +170,8 @@ impl<'a> Builder<'a> {
         self.tuning.adapter(&self.runtime.module_path()).filter(|_| !self.frozen.get())
     }
 
-    /// The adapter of the experts that the parameter `name` of the current module holds in a stack.
-    pub fn stack_adapter(&self, name: &str) -> Option<&'a Lora> {
+    /// Rank and scale of the adapters of the experts that the parameter `name` of the current module holds in a stack.
+    pub fn stack_adapter(&self, name: &str) -> Option<(u64, f64)> {
         self.tuning.stack_adapter(&self.path(name)).filter(|_| !self.frozen.get())
     }
 

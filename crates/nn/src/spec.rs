@@ -44,4 +44,4 @@ pub use projection::{FusedOrder, IndexerSpec, LatentSpec, Projection, RoutedSpec
 pub use rotary::{RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec};
 pub use sequence::{Conv1dSpec, Piece, PoolSpec, Sequence};
 pub use stage::Stage;
-pub use tuning::{Lora, Pattern, Targets, Tuning};
+pub use tuning::{Lora, Pattern, StackTarget, Targets, Tuning};

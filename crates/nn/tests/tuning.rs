@@ -68,12 +68,13 @@ fn mixtures() -> Vec<(String, ModelSpec)> {
     ];
     let mut all = Vec::new();
     for (name, config) in files {
-        for (stacks, targets) in [("gate_up_proj down_proj", Targets::Named(Vec::new())), ("down_proj", Targets::All)] {
+        for (stacks, targets) in [("gate_up_proj:3 down_proj", Targets::Named(Vec::new())), ("down_proj", Targets::All)]
+        {
             let stacks = match name {
                 "jetmoe" => "input_linear output_linear",
                 _ => stacks,
             };
-            let stacks = patterns(&stacks.split(' ').collect::<Vec<_>>());
+            let stacks = stacks.split(' ').map(|stack| stack.parse().unwrap()).collect();
             let lora = Lora { targets, stacks, ..Lora::of_rank(2) };
             let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
             all.push((format!("stacks of {name}"), read(config, tuning)));

@@ -27,7 +27,9 @@ impl Model {
         }
         problems.extend(copy_problems(&tuning.copied, &params, self.spec.embedding.shared.is_some()));
         if let Some(lora) = &tuning.lora {
-            problems.extend(unmatched("--lora-targets", lora.targets.names(), &maps));
+            let (inside, named) = of_one_expert(lora, &params, &maps);
+            problems.extend(inside);
+            problems.extend(unmatched("--lora-targets", &named, &maps));
             problems.extend(beyond("--lora-targets", lora.targets.names(), &maps));
             problems.extend(stack_problems(lora, &params));
             if lora.rank == 0 {
@@ -147,7 +149,6 @@ impl Model {
     /// How it is tuned, for programs; nothing if everything is trained.
     pub(crate) fn tuning_inputs(&self) -> Option<Value> {
         let tuning = &self.spec.tuning;
-        let texts = |patterns: &[Pattern]| Value::List(patterns.iter().map(|p| p.to_string().into()).collect());
         let lora = tuning.lora.as_ref().map(|lora| {
             Value::map()
                 .with("rank", lora.rank)
@@ -224,6 +225,46 @@ fn stack_names<'a>(stacks: &[&'a ParamInfo]) -> Vec<&'a str> {
     names
 }
 
+/// What PEFT calls the maps of one expert, from when each was a module, and the stack that holds them now.
+///
+/// Source: huggingface/peft 0.21.2, `utils/transformers_weight_conversion.py`, `_MOE_TARGET_MODULE_MAPPING`.
+const ONE_EXPERT: [(&str, &str); 6] = [
+    ("gate_proj", "gate_up_proj"),
+    ("up_proj", "gate_up_proj"),
+    ("down_proj", "down_proj"),
+    ("w1", "gate_up_proj"),
+    ("w3", "gate_up_proj"),
+    ("w2", "down_proj"),
+];
+
+/// Targets that are no linear maps but parts of stacks, with what to say in their place; and all the other targets.
+fn of_one_expert(lora: &Lora, params: &[ParamInfo], maps: &[&str]) -> (Option<Diagnostic>, Vec<Pattern>) {
+    let stacks: Vec<&ParamInfo> = params.iter().filter(|param| is_stack(param)).collect();
+    let known = stack_names(&stacks);
+    let held = |target: &&Pattern| {
+        let text = target.to_string();
+        let last = text.rsplit('.').next().unwrap_or_default();
+        let stack = ONE_EXPERT.iter().find(|(name, _)| *name == last).map(|(_, stack)| *stack);
+        stack.is_some_and(|stack| known.contains(&stack)) && !maps.iter().any(|map| target.matches(map))
+    };
+    let (inside, others): (Vec<&Pattern>, Vec<&Pattern>) = lora.targets.names().iter().partition(held);
+    let others: Vec<Pattern> = others.into_iter().cloned().collect();
+    if inside.is_empty() {
+        return (None, others);
+    }
+    let maps = if others.is_empty() {
+        "none".to_owned()
+    } else {
+        others.iter().map(Pattern::to_string).collect::<Vec<_>>().join(",")
+    };
+    let twice = 2 * lora.rank;
+    let said =
+        Diagnostic::error("T0324", format!("--lora-targets {}: maps of experts, which lie in stacks", list(&inside)))
+            .why("PEFT 0.21 reads the gate and the map beside it as one adapter of twice the rank beside their stack")
+            .help(format!("--lora-targets {maps} --lora-target-parameters gate_up_proj:{twice},down_proj"));
+    (Some(said), others)
+}
+
 /// Why stacks of experts have not the adapters they are to have.
 fn stack_problems(lora: &Lora, params: &[ParamInfo]) -> Diagnostics {
     const FLAG: &str = "--lora-target-parameters";
@@ -234,7 +275,8 @@ fn stack_problems(lora: &Lora, params: &[ParamInfo]) -> Diagnostics {
     let stacks: Vec<&ParamInfo> = params.iter().filter(|param| is_stack(param)).collect();
     let names: Vec<&str> = stacks.iter().map(|param| param.name.as_str()).collect();
     let mut unknown = Vec::new();
-    for wrong in lora.stacks.iter().filter(|stack| !names.iter().any(|name| stack.matches(name))) {
+    let named: Vec<Pattern> = lora.stacks.iter().map(|stack| stack.name.clone()).collect();
+    for wrong in named.iter().filter(|stack| !names.iter().any(|name| stack.matches(name))) {
         let Some(other) = params.iter().find(|param| wrong.matches(&param.name)) else {
             unknown.push(wrong.clone());
             continue;
@@ -251,7 +293,15 @@ fn stack_problems(lora: &Lora, params: &[ParamInfo]) -> Diagnostics {
         problems.push(problem);
     }
     problems.extend(unmatched(FLAG, &unknown, &names));
-    problems.extend(beyond(FLAG, &lora.stacks, &names));
+    problems.extend(beyond(FLAG, &named, &names));
+    let widest = stacks.iter().flat_map(|param| &param.shape[1..]).max().copied().unwrap_or(u64::MAX);
+    for stack in lora.stacks.iter().filter(|stack| stack.rank.is_some_and(|rank| rank > widest)) {
+        problems.push(
+            Diagnostic::error("T0313", format!("{FLAG} {stack}: no map of an expert is wider than {widest}"))
+                .why("an adapter of a rank beyond the map's own says nothing that the map cannot")
+                .help(format!("{FLAG} {}", stack.name)),
+        );
+    }
     for (bad, flag) in [(lora.dropout > 0.0, "--lora-dropout"), (lora.magnitudes, "--dora")] {
         if bad {
             problems.push(
@@ -269,8 +319,12 @@ fn module(param: &ParamInfo) -> &str {
     param.name.rsplit_once('.').map_or("", |(module, _)| module)
 }
 
-fn list(patterns: &[Pattern]) -> String {
-    patterns.iter().map(Pattern::to_string).collect::<Vec<_>>().join(", ")
+fn texts<T: ToString>(names: &[T]) -> Value {
+    Value::List(names.iter().map(|name| name.to_string().into()).collect())
+}
+
+fn list<T: ToString>(names: &[T]) -> String {
+    names.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn words(lora: &Lora) -> String {

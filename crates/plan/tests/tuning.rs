@@ -132,7 +132,7 @@ fn adapters_of_experts_keep_and_do_what_peft_keeps_and_does() {
         let [family, attention, precision, names, stacks, rank, batch, seq_len, ..] = cells[..] else {
             panic!("{cells:?}")
         };
-        let (targets, stacks) = (targets(names), patterns(stacks));
+        let (targets, stacks) = (targets(names), stacks.split(' ').map(|stack| stack.parse().unwrap()).collect());
         let lora = Lora { alpha: 16.0, targets, stacks, ..Lora::of_rank(rank.parse().unwrap()) };
         let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
         measured(&mixture(family), tuning, [attention, precision, batch, seq_len])

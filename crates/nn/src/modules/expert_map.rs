@@ -2,7 +2,6 @@
 
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::Lora;
 use tensor::{Result, Tensor};
 
 /// A linear map of every expert.
@@ -51,9 +50,9 @@ impl ExpertMap {
     ) -> Result<Self> {
         let shape = if out_in { [experts, output, input] } else { [experts, input, output] };
         let weight = b.param(name, &shape, kind, init)?;
-        let lora = b.stack_adapter(name);
+        let given = b.stack_adapter(name);
         let _scope = b.runtime().scope(name);
-        let adapter = lora.map(|lora| Adapters::new(b, lora, experts, [input, output], out_in)).transpose()?;
+        let adapter = given.map(|given| Adapters::new(b, given, [experts, input, output], out_in)).transpose()?;
         Ok(Self { weight, adapter })
     }
 
@@ -109,19 +108,23 @@ impl ExpertMap {
 }
 
 impl Adapters {
-    fn new(b: &Builder<'_>, lora: &Lora, experts: u64, [input, output]: [u64; 2], out_in: bool) -> Result<Self> {
+    fn new(
+        b: &Builder<'_>,
+        (rank, scale): (u64, f64),
+        [experts, input, output]: [u64; 3],
+        out_in: bool,
+    ) -> Result<Self> {
         let make = |name, shape: [u64; 2], init| {
             let _scope = b.runtime().scope(name);
             b.adapter("weight", &shape, init)
         };
-        let rank = lora.rank;
         let all = rank.saturating_mul(experts);
         Ok(Self {
             a: make("lora_A", [all, input], Init::FanIn(input))?,
             b: make("lora_B", [output, all], Init::Zeros)?,
             sizes: [experts, rank, input, output],
             out_in,
-            scale: lora.alpha / rank as f64,
+            scale,
         })
     }
 

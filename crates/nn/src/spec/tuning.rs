@@ -44,7 +44,7 @@ pub struct Lora {
     /// Linear maps that have one.
     pub targets: Targets,
     /// Stacks of experts that have one for each expert.
-    pub stacks: Vec<Pattern>,
+    pub stacks: Vec<StackTarget>,
     /// Whether the rows of each adapted weight are normalised and multiplied with magnitudes that are trained beside (`DoRA`).
     ///
     /// Source: Liu et al. 2024, arXiv:2402.09353.
@@ -80,6 +80,36 @@ impl Targets {
     /// Whether the linear map at `path` is one of them.
     pub fn has(&self, path: &str) -> bool {
         *self == Self::All || self.names().iter().any(|name| name.matches(path))
+    }
+}
+
+/// Names stacks of experts, `gate_up_proj`, and perhaps a rank of their own, `gate_up_proj:32`. The scale is that of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackTarget {
+    /// The stacks.
+    pub name: Pattern,
+    /// Rank of each expert's adapter, if it is not [`Lora::rank`].
+    pub rank: Option<u64>,
+}
+
+impl fmt::Display for StackTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(f, "{}:{rank}", self.name),
+            None => self.name.fmt(f),
+        }
+    }
+}
+
+impl FromStr for StackTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, rank)) = text.split_once(':') else { return Ok(Self { name: text.parse()?, rank: None }) };
+        match rank.trim().parse() {
+            Ok(rank) if rank > 0 => Ok(Self { name: name.parse()?, rank: Some(rank) }),
+            _ => Err(format!("`{text}`: a name, or a name and a rank of at least 1, such as gate_up_proj:32")),
+        }
     }
 }
 
@@ -181,14 +211,19 @@ impl Tuning {
         self.lora.as_ref().filter(|lora| lora.targets.has(path))
     }
 
-    /// The adapter of the experts that the parameter with this name holds in a stack.
-    pub fn stack_adapter(&self, name: &str) -> Option<&Lora> {
-        self.lora.as_ref().filter(|lora| lora.stacks.iter().any(|stack| stack.matches(name)))
+    /// Rank and scale of the adapters of the experts that the parameter with this name holds in a stack.
+    pub fn stack_adapter(&self, name: &str) -> Option<(u64, f64)> {
+        let lora = self.lora.as_ref()?;
+        let stack = lora.stacks.iter().find(|stack| stack.name.matches(name))?;
+        Some((stack.rank.unwrap_or(lora.rank), lora.alpha / lora.rank as f64))
     }
 
     /// Whether blocks that are described alike are trained alike.
     pub fn is_uniform(&self) -> bool {
-        let targets = self.lora.iter().flat_map(|lora| lora.targets.names().iter().chain(&lora.stacks));
+        let targets = self
+            .lora
+            .iter()
+            .flat_map(|lora| lora.targets.names().iter().chain(lora.stacks.iter().map(|stack| &stack.name)));
         !self.frozen.iter().chain(&self.trained).chain(&self.copied).chain(targets).any(Pattern::picks_blocks)
     }
 }
@@ -223,6 +258,10 @@ mod tests {
         for wrong in ["", " ", "a..b", ".a", "a."] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
         }
+        for wrong in ["", "a:", "a:0", ":4", "a:x", "a:4:4"] {
+            assert!(wrong.parse::<StackTarget>().is_err(), "{wrong}");
+        }
+        assert_eq!("experts.up_proj:8".parse::<StackTarget>().unwrap().to_string(), "experts.up_proj:8");
     }
 
     #[test]
@@ -235,12 +274,16 @@ mod tests {
         let only = Tuning { trained: pattern("layers.0-3"), ..Tuning::default() };
         assert!(only.trains("model.layers.3.mlp.up_proj.weight") && !only.trains("model.norm.weight"));
         assert!(!only.is_uniform());
-        let lora = Lora { targets: Targets::Named(pattern("q_proj")), stacks: pattern("up_proj"), ..Lora::of_rank(8) };
+        let lora = Lora {
+            targets: Targets::Named(pattern("q_proj")),
+            stacks: vec!["up_proj:4".parse().unwrap()],
+            ..Lora::of_rank(8)
+        };
         let lora = Tuning { lora: Some(lora), trained: pattern("lm_head"), ..Tuning::default() };
         assert!(lora.trains("lm_head.weight") && !lora.trains("model.norm.weight"));
         assert!(lora.adapter("model.layers.0.self_attn.q_proj").is_some());
         assert!(lora.adapter("model.layers.0.self_attn.k_proj").is_none());
-        assert!(lora.stack_adapter("model.layers.0.mlp.experts.up_proj").is_some());
+        assert_eq!(lora.stack_adapter("model.layers.0.mlp.experts.up_proj"), Some((4, 2.0)));
         assert!(lora.stack_adapter("model.layers.0.mlp.experts.down_proj").is_none());
     }
 }
