@@ -100,7 +100,7 @@ struct Uses {
 }
 
 /// Has saved tensors leave and come back; bytes of the last step, and most at once.
-fn move_saved(trace: &mut Trace) -> (u64, u64) {
+pub(crate) fn move_saved(trace: &mut Trace) -> (u64, u64) {
     let mut uses = vec![Uses::default(); trace.storages.len()];
     for (i, event) in trace.ops.iter().enumerate() {
         for operand in event.inputs.iter().chain(&event.outputs) {

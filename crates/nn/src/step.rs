@@ -225,6 +225,14 @@ pub struct StepTrace {
     pub host: HostBytes,
 }
 
+impl StepTrace {
+    /// Makes of a step that has nothing on the host one that has saved activations there, as [`StepOptions::offload`] does: what
+    /// is traced does not depend on it.
+    pub fn offload_activations(&mut self) {
+        (self.host.activations, self.host.activations_peak) = offload::move_saved(&mut self.trace);
+    }
+}
+
 impl StepOptions {
     /// The steady state of a usual step: one sequence, nothing run again, fused `AdamW` whose states are there.
     pub const fn usual(seq_len: u64, profile: Profile, precision: Precision) -> Self {

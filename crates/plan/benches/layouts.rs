@@ -6,6 +6,7 @@
 
 use divan::{Bencher, black_box};
 use napkin_plan::cluster::network;
+use napkin_plan::handover::Engine;
 use napkin_plan::hardware;
 use napkin_plan::layout::Layout;
 use napkin_plan::layout::estimate::{Cluster, Run};
@@ -29,9 +30,13 @@ fn gpt3() -> Model {
     Model::from_text("gpt3", "gpt3", text.as_bytes(), &[], None).unwrap()
 }
 
-fn llama_405b() -> Model {
-    let (name, text) = presets::find("llama-3.1-405b").unwrap();
+fn preset(name: &str) -> Model {
+    let (name, text) = presets::find(name).unwrap();
     Model::from_text(name, name, text.as_bytes(), &[], None).unwrap()
+}
+
+fn llama_405b() -> Model {
+    preset("llama-3.1-405b")
 }
 
 fn run(model: &Model, seq_len: u64) -> Run<'_> {
@@ -68,6 +73,19 @@ fn gpt3_on_1024(bencher: Bencher<'_, '_>, global_batch: u64) {
     let candidates = whole(&run, global_batch).counts.candidates;
     let counter = divan::counter::ItemsCount::new(candidates);
     bencher.counter(counter).bench_local(|| whole(black_box(&run), global_batch));
+}
+
+/// All layouts of DeepSeek-V3 on 256 H100 or H200 that Megatron-LM runs: `napkin layout deepseek-v3 -n 256 --hw h100-sxm --gbs 2048`.
+#[divan::bench(sample_count = 1, sample_size = 1, args = ["h100-sxm", "h200-sxm"])]
+fn deepseek_on_256(bencher: Bencher<'_, '_>, device: &str) {
+    let model = preset("deepseek-v3");
+    let (hardware, network) = (hardware::find(device).unwrap(), network::find(network::USUAL).unwrap());
+    let step = StepOptions::usual(4096, Profile::Fused, Precision::Bf16MasterFp32Grads);
+    let engine = Some(Engine::Megatron);
+    let run = Run::new(&model, step, engine, Cluster { hardware, per_node: 8, network }).unwrap();
+    let capacity = hardware.capacity();
+    let wanted = Wanted { devices: 256, engine, allocator: true, ..wanted(2048, capacity) };
+    bencher.bench_local(|| search(black_box(&run), &wanted).unwrap());
 }
 
 /// Memory and bounds of the time of all legal layouts of it, whatever they hold, on one thread, once their stages are traced.

@@ -7,7 +7,7 @@ use napkin_plan::cluster::network;
 use napkin_plan::cluster::step::StepTime;
 use napkin_plan::handover::{self, Engine};
 use napkin_plan::hardware;
-use napkin_plan::layout::estimate::{Cluster, Run};
+use napkin_plan::layout::estimate::{Cluster, Estimate, Run};
 use napkin_plan::layout::given::Given;
 use napkin_plan::layout::quick::Book;
 use napkin_plan::layout::search::{Wanted, layouts, search};
@@ -308,6 +308,42 @@ fn what_is_named_has_room_with_its_allocator() {
     );
     let front: Vec<u64> = found.front.iter().map(|(_, one)| one.total().get()).collect();
     assert!(front.iter().all(|bytes| *bytes <= capacity) && front.is_sorted_by(|a, b| a > b), "{front:?}");
+}
+
+/// With allocators the best are those of tracing every layout whole with its allocators, in the order of their times, on devices
+/// of any size: none is passed over, and what is timed later is slower.
+#[test]
+fn the_best_with_their_allocators_are_those_of_tracing_every_layout() {
+    let model = model("llama");
+    let run = run(&model);
+    let given = Given { offload: Some(Offload::NONE), ..Given::default() };
+    let wanted = Wanted { allocator: true, micro_batch: 2, global_batch: 8, given, ..wanted(4, u64::MAX) };
+    let mut own: Vec<(f64, Bytes, Estimate)> = Vec::new();
+    for layout in layouts(&run, &wanted) {
+        let (_, estimate) = run.whole(&layout).unwrap();
+        own.push((estimate.time.seconds(), estimate.device, estimate));
+    }
+    own.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut totals: Vec<u64> = own.iter().map(|(.., estimate)| estimate.total().get()).collect();
+    totals.sort_unstable();
+    let mut later = 0;
+    for part in 0..5 {
+        // What one of them takes, and a byte less.
+        let total = totals[(totals.len() - 1) * part / 4];
+        for (capacity, most) in [(total, 4), (total - 1, 1), (total - 1, 20)] {
+            let capacity = Bytes(capacity);
+            let fit = own.iter().filter(|(.., one)| one.fits(capacity));
+            let expected: Vec<f64> = fit.map(|(seconds, ..)| *seconds).take(most).collect();
+            let found = search(&run, &Wanted { capacity, most, ..wanted }).unwrap();
+            assert_eq!(found.best.len(), expected.len(), "{capacity} {most}");
+            for ((_, one), seconds) in found.best.iter().zip(&expected) {
+                assert!((one.time.seconds() / seconds - 1.0).abs() < 1e-9 && one.fits(capacity), "{capacity} {most}");
+            }
+            let by_tensors = own.iter().filter(|(_, device, _)| *device <= capacity).take(most);
+            later += usize::from(by_tensors.into_iter().any(|(.., one)| !one.fits(capacity)));
+        }
+    }
+    assert!(later > 5, "allocators refuse some of the fastest: {later}");
 }
 
 #[test]

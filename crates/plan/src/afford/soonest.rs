@@ -187,8 +187,8 @@ impl Request<'_> {
             .with("best", best.map_or(Value::Null, one))
             .with("sizes", Value::List(sizes.iter().map(one).collect()));
         if let Some(size) = best.or(sizes.first()) {
-            report.derivations =
-                answer::derivations(self.run, &size.layout, &self.run.traces(&size.layout)?, &size.estimate);
+            let fullest = self.run.fullest(&size.layout, &self.run.traces(&size.layout)?, &size.estimate);
+            report.derivations = answer::derivations(self.run, &size.layout, fullest.as_ref(), &size.estimate);
             let step = size.estimate.seconds();
             let seq_len = self.run.step.seq_len;
             let steps = phrase!["⌈", self.tokens, " ÷ (", self.global_batch, " × ", seq_len, ")⌉ × ", step];

@@ -5,7 +5,6 @@ use units::{Bytes, Diagnostics, Mfu};
 
 use super::Layout;
 use super::estimate::{Estimate, Run};
-use super::rank::RankTrace;
 use super::report::counted;
 use super::search::{Found, Wanted, devices, nearest_batches, search};
 use super::space::Illegal;
@@ -48,7 +47,8 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
     report.assumptions.extend(assumptions(run));
     report.assumptions.push(allocator(&[&estimate], false));
     report.assumptions.extend(on_host(layout));
-    report.derivations.extend(derivations(run, layout, &traces, &estimate));
+    let fullest = run.fullest(layout, &traces, &estimate);
+    report.derivations.extend(derivations(run, layout, fullest.as_ref(), &estimate));
     report.warnings.extend(implausible(estimate.mfu));
     Ok(estimate)
 }
@@ -193,7 +193,7 @@ pub(crate) fn assumptions(run: &Run<'_>) -> Vec<Assumption> {
 /// # Errors
 /// As [`search`].
 pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnostics> {
-    let found = search(run, wanted)?;
+    let mut found = search(run, wanted)?;
     let mut report = if let Some((layout, estimate)) = found.best.first() {
         let said = phrase![Cell::Percent(estimate.mfu.get()), " MFU, ", estimate.total(), " of ", wanted.capacity];
         Report::new("layout", phrase![layout.to_string()]).qualified(said)
@@ -218,7 +218,11 @@ pub fn best(run: &Run<'_>, wanted: &Wanted) -> Result<(Report, Found), Diagnosti
     report.warnings.extend(found.differs());
     report.warnings.extend(found.best.first().and_then(|(_, estimate)| implausible(estimate.mfu)));
     if let Some((layout, first)) = found.best.first() {
-        report.derivations = derivations(run, layout, &run.traces(layout)?, first);
+        let fullest = match found.ledger.take() {
+            Some((its, ledger)) if its == *layout => Some(ledger),
+            _ => run.fullest(layout, &run.traces(layout)?, first),
+        };
+        report.derivations = derivations(run, layout, fullest.as_ref(), first);
     }
     let batches = nearest_batches(wanted.devices, wanted.global_batch);
     if !batches.is_empty() {
@@ -329,17 +333,15 @@ fn in_passes(best: &Layout, other: &Layout) -> Vec<&'static str> {
 pub(crate) fn derivations(
     run: &Run<'_>,
     layout: &Layout,
-    traces: &[RankTrace],
+    fullest: Option<&Ledger>,
     estimate: &Estimate,
 ) -> Vec<Derivation> {
     let hardware = run.cluster.hardware;
     let mut all = Vec::new();
-    let fullest = estimate.memory.iter().zip(traces).max_by_key(|(rank, _)| rank.peak_bytes);
-    if let Some((rank, trace)) = fullest {
-        let names = &run.model.spec.names;
-        let ledger = Ledger::of(&trace.traced, &trace.options, layout.sharding(), names, Bytes(trace.beside));
-        all.extend(ledger::derivations(&ledger));
-        let most = estimate.reserved.map_or(Bytes(rank.peak_bytes), |reserved| reserved.bytes);
+    if let Some(ledger) = fullest {
+        all.extend(ledger::derivations(ledger));
+        let peak = estimate.memory.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
+        let most = estimate.reserved.map_or(Bytes(peak), |reserved| reserved.bytes);
         let sum = phrase![most, " + ", estimate.outside];
         all.push(formulas::derive("device", "device", sum, estimate.total()));
     }

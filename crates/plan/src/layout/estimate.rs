@@ -16,6 +16,7 @@ use crate::cluster::step::{Rank, StepTime};
 use crate::flops;
 use crate::handover::Engine;
 use crate::hardware::{self, Hardware};
+use crate::ledger::Ledger;
 use crate::model::Model;
 
 /// Where a run is made.
@@ -135,6 +136,13 @@ impl<'a> Run<'a> {
         let cut = Pieces::new(&self.model.spec).cut(layout);
         let places = cut.classes.iter().map(|class| class.place);
         trace(&self.model.spec, layout, step, self.engine, places)
+    }
+
+    /// What fills the fullest rank of a layout at its peak.
+    pub(crate) fn fullest(&self, layout: &Layout, traces: &[RankTrace], estimate: &Estimate) -> Option<Ledger> {
+        let (_, trace) = estimate.memory.iter().zip(traces).max_by_key(|(rank, _)| rank.peak_bytes)?;
+        let (names, beside) = (&self.model.spec.names, Bytes(trace.beside));
+        Some(Ledger::of(&trace.traced, &trace.options, layout.sharding(), names, beside))
     }
 
     /// Memory and time of a layout, given its traces or those of one that differs in its replicas alone.

@@ -2,21 +2,22 @@
 //!
 //! Every legal layout is either looked at or left out by a bound that holds: one whose states alone are too large is not
 //! looked at further, and one whose step cannot be shorter than a number of others' can be is not timed pass by pass. What is
-//! said of the best is traced whole in the end.
+//! said of the best is traced whole in the end, one after another until there are as many as are wanted that have room with
+//! their allocators; where that takes more of them, the next ones are timed, and nothing is looked at twice.
 
-use std::collections::BTreeMap;
-use units::{Bytes, Diagnostic, Diagnostics, Params};
+mod survey;
+
+use std::collections::{BTreeMap, HashMap};
+use units::{Bytes, Diagnostic, Diagnostics};
 
 use super::Layout;
 use super::estimate::{Estimate, Run};
 use super::given::Given;
-use super::quick::{Desk, Plans, Seen, Sheet, Way};
 use super::space::{Axes, Counts, Illegal};
-use super::terms::{Terms, host_room};
 use crate::cluster::step::StepTime;
 use crate::handover::{self, Engine};
-use crate::progress;
-use crate::states::{ParameterBytes, Zero};
+use crate::ledger::Ledger;
+use survey::Survey;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +64,7 @@ pub struct Timed {
 const EQUAL: f64 = 1e-6;
 
 /// All layouts of a run.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Found {
     /// The best, the fastest first, each traced whole.
     pub best: Vec<(Layout, Estimate)>,
@@ -89,8 +90,8 @@ pub struct Found {
     pub timed: u64,
     /// How far seconds and bytes of what is traced whole are from those that were looked at, relatively.
     pub off: (f64, f64),
-    /// What was timed, the fastest first.
-    timed_all: Vec<Timed>,
+    /// What fills the fullest rank of one of the best, where that was read: nearly always of the fastest.
+    pub ledger: Option<(Layout, Ledger)>,
     /// Layouts that cannot be traced, by reason, with how many there are of each.
     pub untraced: BTreeMap<String, u64>,
 }
@@ -134,210 +135,6 @@ pub fn layouts(run: &Run<'_>, wanted: &Wanted) -> Vec<Layout> {
         return Vec::new();
     }
     axes.ways().0.iter().flat_map(|way| axes.layouts(way, &mut Counts::default())).collect()
-}
-
-/// Bytes of parameters, gradients and states of the fullest rank at least: an even share of the model's. Nothing is known
-/// where states depend on the shapes of parameters.
-fn states(each: Option<ParameterBytes>, parameters: u64, layout: &Layout) -> Bytes {
-    let Some(each) = each else { return Bytes::ZERO };
-    let each = if layout.offload.optimizer { ParameterBytes { master: 0, slots: &[], ..each } } else { each };
-    let held = Params(parameters / layout.tp / layout.pp / layout.ep / layout.etp);
-    let zero = Zero::ALL.get(usize::from(layout.zero)).copied().unwrap_or_default();
-    each.on_device(held, zero, layout.sharing_ranks())
-}
-
-/// A layout that may be among the best, by its bounds.
-#[derive(Clone, Debug)]
-struct Candidate {
-    /// Position of its way, and its own in that.
-    at: (usize, usize),
-    layout: Layout,
-    plan: usize,
-    seen: Seen,
-}
-
-/// Those of which no `most` others are surely faster.
-#[derive(Clone, Debug, Default)]
-struct Fastest {
-    most: usize,
-    /// The shortest times that steps do not exceed, sorted.
-    shortest: Vec<f64>,
-    all: Vec<Candidate>,
-}
-
-impl Fastest {
-    fn new(most: usize) -> Self {
-        Self { most, ..Self::default() }
-    }
-
-    /// The time that `most` do not exceed.
-    fn limit(&self) -> f64 {
-        if self.shortest.len() < self.most { f64::INFINITY } else { self.shortest.last().copied().unwrap_or(0.0) }
-    }
-
-    fn offer(&mut self, candidate: &Candidate) {
-        let Seen { at_least, at_most, .. } = candidate.seen;
-        if at_least > self.limit() {
-            return;
-        }
-        self.all.push(candidate.clone());
-        if at_most < self.limit() {
-            let at = self.shortest.partition_point(|time| *time <= at_most);
-            self.shortest.insert(at, at_most);
-            self.shortest.truncate(self.most);
-            if self.all.len() > self.most.saturating_mul(4).saturating_add(64) {
-                self.close();
-            }
-        }
-    }
-
-    /// Leaves out what is slower by now.
-    fn close(&mut self) {
-        let limit = self.limit();
-        self.all.retain(|candidate| candidate.seen.at_least <= limit);
-    }
-}
-
-/// Those that no other surely beats in time and memory.
-#[derive(Clone, Debug, Default)]
-struct Front(Vec<Candidate>);
-
-impl Front {
-    fn offer(&mut self, candidate: &Candidate) {
-        let beats = |a: &Seen, b: &Seen| a.at_most <= b.at_least && a.device <= b.device;
-        if self.0.iter().any(|known| beats(&known.seen, &candidate.seen)) {
-            return;
-        }
-        self.0.retain(|known| !beats(&candidate.seen, &known.seen));
-        self.0.push(candidate.clone());
-    }
-}
-
-/// What is kept of the layouts of some ways.
-#[derive(Clone, Debug, Default)]
-struct Kept {
-    best: Fastest,
-    front: Front,
-    grid: BTreeMap<(u64, u64), Fastest>,
-}
-
-impl Kept {
-    fn new(most: usize) -> Self {
-        Self { best: Fastest::new(most), ..Self::default() }
-    }
-
-    fn offer(&mut self, candidate: &Candidate) {
-        self.best.offer(candidate);
-        self.front.offer(candidate);
-        let cell = (candidate.layout.tp, candidate.layout.pp);
-        self.grid.entry(cell).or_insert_with(|| Fastest::new(1)).offer(candidate);
-    }
-
-    /// All that is kept, each once.
-    fn candidates(&mut self) -> Vec<Candidate> {
-        self.best.close();
-        let mut all = std::mem::take(&mut self.best.all);
-        all.append(&mut self.front.0);
-        for cell in self.grid.values_mut() {
-            cell.close();
-            all.append(&mut cell.all);
-        }
-        all.sort_by_key(|candidate| candidate.at);
-        all.dedup_by_key(|candidate| candidate.at);
-        all
-    }
-}
-
-/// What became of the layouts of one way.
-#[derive(Default)]
-struct Outcome {
-    found: Found,
-    kept: Kept,
-    sheet: Sheet,
-}
-
-/// What all ways have in common.
-struct Work<'a> {
-    run: &'a Run<'a>,
-    axes: Axes<'a>,
-    wanted: &'a Wanted,
-    most: usize,
-    plans: &'a Plans,
-    terms: Terms<'a>,
-    parameters: u64,
-    each: Option<ParameterBytes>,
-}
-
-impl Work<'_> {
-    /// Looks at every layout of a way.
-    fn look(&self, (number, way): (usize, &Way)) -> Outcome {
-        let mut outcome = Outcome { kept: Kept::new(self.most), ..Outcome::default() };
-        let found = &mut outcome.found;
-        let mut small = Vec::new();
-        for layout in self.axes.layouts(way, &mut found.counts) {
-            let bytes = states(self.each, self.parameters, &layout);
-            found.grid.entry((layout.tp, layout.pp)).or_default();
-            if bytes > self.wanted.capacity {
-                found.too_large_states += 1;
-            } else {
-                small.push(layout);
-            }
-        }
-        // What is traced first: a desk needs all prices.
-        let mut traced = Vec::with_capacity(small.len());
-        let mut last: Option<(usize, u64, bool, bool)> = None;
-        for layout in small {
-            let Some(plan) = self.plans.find(&layout) else { continue };
-            let alone = layout.grad_accum == 1;
-            let same = last.filter(|known| (known.0, known.1, known.2) == (plan, layout.micro_batch, alone));
-            let there = same.map_or_else(
-                || {
-                    let (run, pieces) = (self.run, &self.plans.pieces);
-                    let added = outcome.sheet.add(run, pieces, way, self.plans.get(plan), layout.micro_batch, alone);
-                    added.map_err(|reason| *found.untraced.entry(reason).or_default() += 1).is_ok()
-                },
-                |known| known.3,
-            );
-            last = Some((plan, layout.micro_batch, alone, there)).filter(|_| there);
-            if there {
-                traced.push((layout, plan));
-            }
-        }
-        let mut desk = Desk::new(self.terms, self.plans, &outcome.sheet);
-        for (position, (layout, plan)) in traced.into_iter().enumerate() {
-            match desk.memory(&layout, plan) {
-                Err(reason) => *found.untraced.entry(reason).or_default() += 1,
-                Ok(device) if device > self.wanted.capacity => {
-                    found.too_large += 1;
-                    if found.least.as_ref().is_none_or(|(least, _)| device < *least) {
-                        found.least = Some((device, layout));
-                    }
-                }
-                Ok(device) => match desk.host(&layout, plan).and_then(|host| {
-                    let seen = desk.bounds(&layout, plan, device)?;
-                    Ok((host <= host_room()).then_some(seen))
-                }) {
-                    Err(reason) => *found.untraced.entry(reason).or_default() += 1,
-                    Ok(None) => found.too_large_host += 1,
-                    Ok(Some(seen)) => {
-                        found.fit += 1;
-                        outcome.kept.offer(&Candidate { at: (number, position), layout, plan, seen });
-                    }
-                },
-            }
-        }
-        outcome
-    }
-
-    /// Times pass by pass what is left of a way.
-    fn time(&self, sheet: &Sheet, candidates: &[Candidate]) -> Result<Vec<Timed>, String> {
-        let mut desk = Desk::new(self.terms, self.plans, sheet);
-        let timed = candidates.iter().map(|candidate| {
-            let time = desk.time(&candidate.layout, candidate.plan)?;
-            Ok(Timed { layout: candidate.layout.clone(), device: candidate.seen.device, time })
-        });
-        timed.collect()
-    }
 }
 
 /// Applies a function to all of a list, on several threads where there are some; results in the order of the list.
@@ -409,165 +206,135 @@ pub(super) fn nearest_batches(devices: u64, wanted: u64) -> Vec<u64> {
 /// # Errors
 /// If there is none to look at, or the hardware table has no rate for the arithmetic.
 pub fn search(run: &Run<'_>, wanted: &Wanted) -> Result<Found, Diagnostics> {
-    // Some of the best by their tensors may have no room with their allocators: others take their places.
-    let (mut most, mut host_updates) = (wanted.most, false);
+    let mut survey = Survey::of(run, wanted)?;
+    let mut whole = Whole { run, wanted, known: HashMap::new(), off: (0.0, 0.0), ledger: None };
+    survey.look(false)?;
+    let mut best = fastest(&mut survey, &mut whole)?;
     // Updates on the host are slower than any other way to free as much: they are looked at where nothing has room without.
     let can_update =
         wanted.given.offload.is_none() && run.terms().host_link().is_some() && run.terms().states().is_some();
-    loop {
-        let found = look(run, wanted, most, host_updates)?;
-        if found.best.is_empty() && can_update && !host_updates {
-            host_updates = true;
-            continue;
-        }
-        if found.best.len() >= wanted.most || found.timed >= found.fit {
-            return Ok(found);
-        }
-        most = most.max(1).saturating_mul(8);
+    if best.is_empty() && can_update {
+        survey.look(true)?;
+        best = fastest(&mut survey, &mut whole)?;
     }
-}
-
-/// Looks at every layout; of the fastest so many are timed pass by pass.
-fn look(run: &Run<'_>, wanted: &Wanted, most: usize, host_updates: bool) -> Result<Found, Diagnostics> {
-    let axes = Axes { host_updates, ..axes(run, wanted) };
-    wanted.given.check(axes.model, axes.seq_len, wanted.devices)?;
-    if !axes.countable() {
-        return Err(none(run, wanted, &Counts::default()));
+    let more = [survey.front(), survey.fastest_of_cells()].concat();
+    survey.time(more)?;
+    let order = survey.order(f64::INFINITY);
+    let front = pareto(&order, |at| survey.timed(*at).device);
+    let mut shown = Vec::new();
+    for at in &front {
+        if shown.len() >= wanted.most {
+            break;
+        }
+        whole.trace(&survey, &[*at], None)?;
+        // Allocators may turn the order of two round.
+        let less = |estimate: &Estimate| shown.iter().all(|known| estimate.total() < whole.known[known].total());
+        shown.extend(whole.fits(*at).filter(|estimate| less(estimate)).map(|_| *at));
     }
-    let (ways, mut counts) = axes.ways();
-    let mut plans = Plans::new(run);
-    let mut legal = 0;
-    let mut refused = counts;
-    for way in &ways {
-        for layout in axes.layouts(way, &mut refused) {
-            plans.add(&layout);
-            legal += 1;
-        }
-    }
-    let Some(some) = ways.first().filter(|_| legal > 0) else { return Err(none(run, wanted, &refused)) };
-    let terms = run.terms();
-    // What no layout has an answer to is said once.
-    terms.machine(&Layout { tp: some.ranks.tp, cp: some.ranks.cp, ..Layout::default() })?;
-    let parameters: u64 = crate::params::parameters(run.model)?.iter().map(|param| param.elements).sum();
-    let each_parameter = ParameterBytes::of(run.step.precision, run.step.optimizer.kind);
-    let work = Work { run, axes, wanted, most, plans: &plans, terms, parameters, each: each_parameter };
-
-    let numbered: Vec<(usize, &Way)> = ways.iter().enumerate().collect();
-    progress::begin("ways to divide looked at", numbered.len());
-    let outcomes = each(&numbered, |way| {
-        let outcome = work.look(*way);
-        progress::advance();
-        outcome
-    });
-    let mut found = Found::default();
-    let mut kept = Kept::new(most);
-    let mut sheets = Vec::with_capacity(ways.len());
-    for outcome in outcomes {
-        let Outcome { found: part, kept: mut more, sheet } = outcome;
-        counts.add(&part.counts);
-        found.fit += part.fit;
-        found.too_large += part.too_large;
-        found.too_large_host += part.too_large_host;
-        found.too_large_states += part.too_large_states;
-        for cell in part.grid.into_keys() {
-            found.grid.entry(cell).or_insert(None);
-        }
-        for (reason, count) in part.untraced {
-            *found.untraced.entry(reason).or_default() += count;
-        }
-        if let Some((bytes, layout)) = part.least
-            && found.least.as_ref().is_none_or(|(least, _)| bytes < *least)
-        {
-            found.least = Some((bytes, layout));
-        }
-        let candidates = more.candidates();
-        sheets.push(if candidates.is_empty() { Sheet::default() } else { sheet });
-        for candidate in &candidates {
-            kept.offer(candidate);
-        }
-    }
-    found.counts = counts;
-    let mut left: Vec<Vec<Candidate>> = vec![Vec::new(); ways.len()];
-    for candidate in kept.candidates() {
-        left[candidate.at.0].push(candidate);
-    }
-    let jobs: Vec<(&Sheet, &Vec<Candidate>)> = sheets.iter().zip(&left).collect();
-    let timed = each(&jobs, |(sheet, candidates)| work.time(sheet, candidates));
-    let timed: Result<Vec<Vec<Timed>>, String> = timed.into_iter().collect();
-    let timed = timed.map_err(|reason| Diagnostics::from(Diagnostic::error("T0484", reason)))?;
-    choose(&mut found, timed.into_iter().flatten().collect());
-    verify(run, wanted, found)
-}
-
-/// Sorts what was timed; what is best of every tp and pp.
-fn choose(found: &mut Found, mut timed: Vec<Timed>) {
-    let seconds = |one: &Timed| one.time.seconds();
-    timed.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)).then(a.device.cmp(&b.device)));
-    found.timed = timed.len() as u64;
-    for one in &timed {
+    let mut found = std::mem::take(&mut survey.found);
+    for at in &order {
+        let one = survey.timed(*at);
         let cell = found.grid.entry((one.layout.tp, one.layout.pp)).or_default();
         if cell.is_none() {
             *cell = Some(one.clone());
         }
     }
-    found.timed_all = timed;
-}
-
-/// Traces the best whole, and the fastest of those that no other beats in both time and memory.
-fn verify(run: &Run<'_>, wanted: &Wanted, mut found: Found) -> Result<Found, Diagnostics> {
-    let timed = std::mem::take(&mut found.timed_all);
-    let mut traced = |one: &Timed, known: &[(Layout, Estimate)]| -> Result<Option<(Layout, Estimate)>, Diagnostics> {
-        if let Some(known) = known.iter().find(|(layout, _)| *layout == one.layout) {
-            return Ok(Some(known.clone()));
-        }
-        let estimate = if wanted.allocator {
-            run.whole(&one.layout)?.1
-        } else {
-            run.estimate(&one.layout, &run.traces(&one.layout)?)?
-        };
-        let off = |a: f64, b: f64| (a / b - 1.0).abs();
-        let seconds = off(one.time.seconds(), estimate.time.seconds());
-        let bytes = off(one.device.get() as f64, estimate.device.get() as f64);
-        (found.off.0, found.off.1) = (found.off.0.max(seconds), found.off.1.max(bytes));
-        Ok(estimate.fits(wanted.capacity).then(|| (one.layout.clone(), estimate)))
-    };
-    let mut best = Vec::new();
-    for one in &timed {
-        if best.len() >= wanted.most {
-            break;
-        }
-        best.extend(traced(one, &[])?);
-    }
-    let front = pareto(&timed);
-    let mut fastest: Vec<(Layout, Estimate)> = Vec::new();
-    for one in &front {
-        if fastest.len() >= wanted.most {
-            break;
-        }
-        // Allocators may turn the order of two round.
-        let less = |estimate: &Estimate| fastest.iter().all(|(_, known)| estimate.total() < known.total());
-        let found = traced(one, &best)?.filter(|(_, estimate)| less(estimate));
-        fastest.extend(found);
-    }
-    let front_size = front.len() as u64;
-    let sort = |all: &mut Vec<(Layout, Estimate)>| {
-        all.sort_by(|(_, a), (_, b)| a.time.seconds().total_cmp(&b.time.seconds()).then(a.device.cmp(&b.device)));
-    };
-    sort(&mut best);
-    sort(&mut fastest);
-    (found.best, found.front, found.front_size) = (best, fastest, front_size);
+    (found.timed, found.front_size, found.off) = (order.len() as u64, front.len() as u64, whole.off);
+    (found.best, found.front) = (whole.sorted(&survey, &best), whole.sorted(&survey, &shown));
+    found.ledger = whole.ledger;
     Ok(found)
 }
 
-/// Of layouts sorted by time, those that no other beats in both time and memory.
-pub fn pareto(timed: &[Timed]) -> Vec<&Timed> {
+/// The fastest layouts that have room, as many as are wanted: their places among the candidates, the fastest first.
+///
+/// Some of the fastest by their tensors may have no room with their allocators: the next ones take their places.
+fn fastest(survey: &mut Survey<'_>, whole: &mut Whole<'_>) -> Result<Vec<usize>, Diagnostics> {
+    let most = whole.wanted.most;
+    let mut asked = most;
+    loop {
+        let limit = survey.limit(asked);
+        survey.time(survey.within(limit))?;
+        // Nothing that is not timed is as fast as these.
+        let order = survey.order(limit);
+        let (mut best, mut at) = (Vec::new(), 0);
+        while best.len() < most && at < order.len() {
+            let some = &order[at..order.len().min(at.saturating_add(most - best.len()))];
+            whole.trace(survey, some, best.is_empty().then_some(some[0]))?;
+            best.extend(some.iter().copied().filter(|one| whole.fits(*one).is_some()));
+            at += some.len();
+        }
+        if best.len() >= most || limit == f64::INFINITY {
+            return Ok(best);
+        }
+        asked = asked.saturating_mul(2).max(8);
+    }
+}
+
+/// Layouts traced whole, each once.
+struct Whole<'a> {
+    run: &'a Run<'a>,
+    wanted: &'a Wanted,
+    /// By their places among the candidates.
+    known: HashMap<usize, Estimate>,
+    /// How far they are from what was looked at.
+    off: (f64, f64),
+    /// What fills the fullest rank of one of the fastest.
+    ledger: Option<(Layout, Ledger)>,
+}
+
+impl Whole<'_> {
+    /// Traces those of these that are not known yet; of one of them, where it has room, its fullest rank is read.
+    fn trace(&mut self, survey: &Survey<'_>, all: &[usize], read: Option<usize>) -> Result<(), Diagnostics> {
+        let fresh: Vec<usize> = all.iter().copied().filter(|at| !self.known.contains_key(at)).collect();
+        let (run, wanted) = (self.run, self.wanted);
+        let traced = each(&fresh, |at| -> Result<(Option<Ledger>, Estimate), Diagnostics> {
+            let layout = &survey.timed(*at).layout;
+            let (traces, estimate) = if wanted.allocator {
+                run.whole(layout)?
+            } else {
+                let traces = run.traces(layout)?;
+                let estimate = run.estimate(layout, &traces)?;
+                (traces, estimate)
+            };
+            let read = read == Some(*at) && estimate.fits(wanted.capacity);
+            Ok((if read { run.fullest(layout, &traces, &estimate) } else { None }, estimate))
+        });
+        for (at, one) in fresh.into_iter().zip(traced) {
+            let ((ledger, estimate), timed) = (one?, survey.timed(at));
+            let off = |a: f64, b: f64| (a / b - 1.0).abs();
+            let seconds = off(timed.time.seconds(), estimate.time.seconds());
+            let bytes = off(timed.device.get() as f64, estimate.device.get() as f64);
+            self.off = (self.off.0.max(seconds), self.off.1.max(bytes));
+            self.ledger = ledger.map(|ledger| (timed.layout.clone(), ledger)).or(self.ledger.take());
+            self.known.insert(at, estimate);
+        }
+        Ok(())
+    }
+
+    /// What a layout takes that was traced, where it has room.
+    fn fits(&self, at: usize) -> Option<&Estimate> {
+        self.known.get(&at).filter(|estimate| estimate.fits(self.wanted.capacity))
+    }
+
+    /// These with what they take, the fastest first.
+    fn sorted(&self, survey: &Survey<'_>, all: &[usize]) -> Vec<(Layout, Estimate)> {
+        let one = |at: &usize| Some((survey.timed(*at).layout.clone(), self.known.get(at)?.clone()));
+        let mut all: Vec<(Layout, Estimate)> = all.iter().filter_map(one).collect();
+        all.sort_by(|(_, a), (_, b)| a.time.seconds().total_cmp(&b.time.seconds()).then(a.device.cmp(&b.device)));
+        all
+    }
+}
+
+/// Of what is sorted by time, that which nothing beats in both time and memory.
+fn pareto<T: Copy>(sorted: &[T], device: impl Fn(&T) -> Bytes) -> Vec<T> {
     let mut least = Bytes(u64::MAX);
-    let better = |one: &&Timed| {
-        let better = one.device < least;
-        least = least.min(one.device);
+    let better = |one: &T| {
+        let bytes = device(one);
+        let better = bytes < least;
+        least = least.min(bytes);
         better
     };
-    timed.iter().filter(better).collect()
+    sorted.iter().copied().filter(better).collect()
 }
 
 #[cfg(test)]

@@ -93,7 +93,8 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
     report.assumptions = said.assumptions;
     report.assumptions.extend(answer::assumptions(run));
     report.assumptions.push(answer::allocator(&[&estimate], false));
-    report.derivations = answer::derivations(run, layout, &traces, &estimate);
+    let filling = run.fullest(layout, &traces, &estimate);
+    report.derivations = answer::derivations(run, layout, filling.as_ref(), &estimate);
     report.warnings = model.step_warnings(&run.step);
     if let Some(time) = time {
         report.blocks.extend(time.blocks);

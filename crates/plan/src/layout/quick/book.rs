@@ -79,7 +79,7 @@ impl<'a> Book<'a> {
             self.sheets.len() - 1
         });
         let (pieces, alone) = (&self.plans.pieces, layout.grad_accum == 1);
-        self.sheets[at].1.add(self.run, pieces, &way, self.plans.get(plan), layout.micro_batch, alone)?;
+        self.sheets[at].1.add(self.run, pieces, &way, self.plans.get(plan), (layout.micro_batch, alone))?;
         Ok((at, plan))
     }
 }

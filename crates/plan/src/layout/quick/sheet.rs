@@ -2,7 +2,7 @@
 
 use nn::pipeline::{self, Pass};
 use nn::spec::ModelSpec;
-use nn::step::StepOptions;
+use nn::step::{StepOptions, StepTrace};
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Plan, Way};
@@ -36,6 +36,8 @@ type Which = (usize, bool, Sequences);
 #[derive(Clone, Debug, Default)]
 pub struct Sheet {
     pub(super) prices: Prices,
+    /// The share of the model that a rank has, or why it has none, once that was asked for.
+    own: Option<Result<ModelSpec, String>>,
     outlines: HashMap<Which, Outline>,
     /// Of each short piece, shapes of weights of which the engine holds one more.
     pub(super) shapes: HashMap<usize, BTreeSet<[u64; 2]>>,
@@ -53,44 +55,59 @@ impl Sheet {
         pieces: &Pieces,
         way: &Way,
         plan: &Plan,
-        batch: u64,
-        alone: bool,
+        (batch, alone): (u64, bool),
+    ) -> Result<(), String> {
+        Self::add_to(&mut [(way, self)], run, pieces, plan, (batch, alone))
+    }
+
+    /// The same for the sheets of ways that differ in what lies on the host alone: of nothing there first, of activations behind
+    /// it. Both are read out of the same traces.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_to(
+        sheets: &mut [(&Way, &mut Self)],
+        run: &Run<'_>,
+        pieces: &Pieces,
+        plan: &Plan,
+        (batch, alone): (u64, bool),
     ) -> Result<(), String> {
         let wanted = plan.cut.classes.iter().flat_map(|class| &class.pieces).map(|piece| pieces.all[*piece].short);
-        let wanted: BTreeSet<usize> = wanted.collect();
-        let mut own = None;
-        for short in wanted {
-            if self.outline(short, alone, batch).is_some() {
-                continue;
+        for short in wanted.collect::<BTreeSet<usize>>() {
+            let missing = |(_, sheet): &&mut (&Way, &mut Self)| sheet.outline(short, alone, batch).is_none();
+            let mut sheets: Vec<(&Way, &mut Self)> =
+                sheets.iter_mut().filter(missing).map(|(way, sheet)| (*way, &mut **sheet)).collect();
+            let Some((way, sheet)) = sheets.first_mut() else { continue };
+            let share = || run.model.spec.share(way.ranks).map_err(|problems| problems.join("; "));
+            let own = sheet.own.take().unwrap_or_else(share);
+            let traced = own.as_ref().map_err(String::clone);
+            let traced = traced.and_then(|own| Self::trace(&mut sheets, run, pieces, own, (short, alone, batch)));
+            if let Some((_, sheet)) = sheets.first_mut() {
+                sheet.own = Some(own);
             }
-            if own.is_none() {
-                own = Some(run.model.spec.share(way.ranks).map_err(|problems| problems.join("; "))?);
-            }
-            if let Some(own) = &own {
-                self.trace(run, pieces, way, own, (short, alone, batch))?;
-            }
+            traced?;
         }
         Ok(())
     }
 
     fn trace(
-        &mut self,
+        sheets: &mut [(&Way, &mut Self)],
         run: &Run<'_>,
         pieces: &Pieces,
-        way: &Way,
         own: &ModelSpec,
         (short, alone, batch): (usize, bool, u64),
     ) -> Result<(), String> {
+        let Some(way) = sheets.first().map(|(way, _)| **way) else { return Ok(()) };
         let spec = pieces.spec(own, short).map_err(|problems| problems.join("; "))?;
         let micro_batches = if alone { 1 } else { 2 };
         let pass = |micro_batch| [Pass::Forward { chunk: 0, micro_batch }, Pass::Backward { chunk: 0, micro_batch }];
         let passes: Vec<Pass> = (0..micro_batches as usize).flat_map(pass).collect();
-        let options = |batch| StepOptions {
+        let options = |batch, offload| StepOptions {
             batch,
             seq_len: run.step.seq_len / way.ranks.cp,
             grad_accum_steps: micro_batches,
             recompute: way.recompute,
-            offload: way.offload,
+            offload,
             ..run.step
         };
         // Sends and receives are of a pipeline, whatever the number of its ranks.
@@ -99,7 +116,7 @@ impl Sheet {
             pipeline::trace(
                 std::slice::from_ref(&spec),
                 ranks,
-                &options(batch),
+                &options(batch, way.offload),
                 &passes,
                 engine::accumulation(run.engine),
             )
@@ -109,20 +126,42 @@ impl Sheet {
         let form = (&pieces.short[short], spec.stage.before);
         // Where one sequence and two do the same, all do; else two and four are tried, and then the number itself.
         for sequences in Sequences::of(batch) {
-            let (first, two) = match sequences {
+            let (first, mut two) = match sequences {
                 Sequences::From(first) => (first, Some(trace(2 * first)?)),
                 Sequences::Only(batch) => (batch, None),
             };
-            let one = trace(first)?;
-            let read = read((&one, two.as_ref()), &options(first), blocks, form, &mut self.prices)?;
-            if let Some(outline) = read {
-                self.outlines.insert((short, alone, sequences), outline);
+            let mut one = trace(first)?;
+            let mut on_host = way.offload;
+            let mut all = true;
+            for (way, sheet) in sheets.iter_mut() {
+                if way.offload != on_host {
+                    on_host = way.offload;
+                    one.offload_activations();
+                    two.iter_mut().for_each(StepTrace::offload_activations);
+                }
+                if sheet.outline(short, alone, batch).is_some() {
+                    continue;
+                }
+                let read = read((&one, two.as_ref()), &options(first, on_host), blocks, form, &mut sheet.prices)?;
+                match read {
+                    Some(outline) => drop(sheet.outlines.insert((short, alone, sequences), outline)),
+                    None => all = false,
+                }
+            }
+            if all {
                 break;
             }
         }
-        self.weight_bytes = run.step.precision.gathered_dtype().size_in_bytes();
-        self.shapes.entry(short).or_insert_with(|| engine::shapes(run.engine, std::slice::from_ref(&spec)));
+        for (_, sheet) in sheets {
+            sheet.weight_bytes = run.step.precision.gathered_dtype().size_in_bytes();
+            sheet.shapes.entry(short).or_insert_with(|| engine::shapes(run.engine, std::slice::from_ref(&spec)));
+        }
         Ok(())
+    }
+
+    /// Gives up what only tracing needs.
+    pub fn close(&mut self) {
+        self.own = None;
     }
 
     pub(super) fn outline(&self, short: usize, alone: bool, batch: u64) -> Option<&Outline> {
