@@ -514,7 +514,7 @@ error[T0203]: `num_attention_heads` is not divisible by `num_key_value_heads`
  8 |   "text_config": {
    |                  ^
    |
-   = effect: not counted: vision_config
+   = effect: no part of it: vision_config
 
 warning[T0118]: `sliding_window` = 1024 is not understood
   --> config.json:17:5

@@ -155,3 +155,36 @@ fn parts_beside_the_language_model_have_the_parameters_of_the_reference() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Parameters of wrappers whose file says at its top, in its text part or nowhere that head and embedding are one.
+#[test]
+fn wrappers_tie_where_their_classes_do() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/truth");
+    let table = fs::read_to_string(folder.join("tied.csv")).unwrap();
+    let mut wrong = Vec::new();
+    for row in table.lines().skip(1) {
+        let cells: Vec<&str> = row.split(',').collect();
+        let file = format!("{}.json", cells[0]);
+        let bytes = fs::read(folder.join("towers").join(&file)).unwrap();
+        let mut whole: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let say = |object: &mut serde_json::Value, word: &str| {
+            let object = object.as_object_mut().unwrap();
+            object.remove("tie_word_embeddings");
+            if let Ok(tied) = word.parse::<bool>() {
+                object.insert("tie_word_embeddings".to_owned(), tied.into());
+            }
+        };
+        say(&mut whole, cells[1]);
+        say(&mut whole["text_config"], cells[2]);
+        let (config, problems) = Config::parse(&file, whole.to_string().as_bytes());
+        let config = config.unwrap_or_else(|| panic!("{problems}"));
+        let spec = families::load(&config, None).unwrap_or_else(|e| panic!("{row}: {e}")).spec;
+        let text = step::parameters(&spec).unwrap();
+        let parts = step::tower_parameters(&spec).unwrap();
+        let total: u64 = text.iter().chain(&parts).map(|p| p.elements).sum();
+        if total.to_string() != cells[3] {
+            wrong.push(format!("{row}: {total}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}

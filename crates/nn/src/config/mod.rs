@@ -149,7 +149,7 @@ impl Config {
         let left_out = if self.not_counted.is_empty() {
             "keys outside it are not read, except `tie_word_embeddings`, the dtype and the quantization".to_owned()
         } else {
-            format!("not counted: {}", self.not_counted.join(", "))
+            format!("no part of it: {}", self.not_counted.join(", "))
         };
         problems.push(
             Diagnostic::note("T0111", format!("the language model is read from `{}`", self.path.join(".")))

@@ -97,13 +97,15 @@ mod xlstm;
 mod zamba;
 
 mod towers;
+mod tying;
 mod vision;
 mod wav2vec2;
 mod whisper;
 
+use crate::config::json::Kind;
 use crate::config::{Config, Reader, Resolved, looks_like_llama, near_matches};
 use crate::spec::ModelSpec;
-use units::{Diagnostic, Diagnostics, Location};
+use units::{Diagnostic, Diagnostics, Location, group_digits};
 
 /// Turns the keys of a config into a description. Problems go to the reader, which collects them all.
 type Read = fn(&mut Reader<'_>) -> ModelSpec;
@@ -305,17 +307,42 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     reader.known(&["dtype", "torch_dtype"]);
     let mut spec = read(&mut reader);
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
+    tying::tie(&mut reader, config, &mut spec);
     // The type of a wrapper says which parts there are, even those whose keys the file leaves out.
     let wrapper = config.wrapper_model_type().unwrap_or_default();
     let counted = towers::attach(&mut reader, wrapper, &mut spec);
     let uncounted = config.not_counted().iter().filter(|part| !(counted && *part == "vision_config")).cloned();
-    let uncounted = uncounted.collect();
+    let uncounted: Vec<String> = uncounted.collect();
+    spec.not_modelled.extend(uncounted.iter().map(|part| hole(config, part)));
     let resolved = reader.finish()?;
     let turned = spec.layers.iter().filter_map(|layer| layer.attention()?.rotary.as_ref().map(|rotary| rotary.dim));
     if let Some(odd) = turned.into_iter().find(|dim| !dim.is_multiple_of(2)) {
         return Err(odd_rotary(config, odd).into());
     }
     Ok(Loaded { spec, resolved, uncounted })
+}
+
+/// A part of a wrapper that is not counted, and how large it is if its blocks are Transformer blocks.
+fn hole(config: &Config, part: &str) -> String {
+    let object = config.root().get(part);
+    let size = |keys: &[&str]| {
+        let number = |key: &&str| match &object?.get(key)?.kind {
+            Kind::Number(text) => text.parse::<u128>().ok().filter(|size| *size > 0),
+            _ => None,
+        };
+        keys.iter().find_map(number)
+    };
+    let h = size(&["hidden_size", "embed_dim", "d_model", "hidden_dim"]);
+    let l = size(&["num_hidden_layers", "depth", "num_layers", "encoder_layers"]);
+    let f = size(&["intermediate_size", "encoder_ffn_dim", "ffn_dim"]).or(h.map(|h| h.saturating_mul(4)));
+    let about = h.zip(l).zip(f).map_or_else(String::new, |((h, l), f)| {
+        let block = 4u128.saturating_mul(h).saturating_add(f.saturating_mul(2)).saturating_mul(h);
+        let total = group_digits(l.saturating_mul(block));
+        format!(
+            ", about {total} parameters ({l} blocks of 4h\u{b2} + 2hf, {h} and {f} wide), and what joins it to the text"
+        )
+    });
+    format!("`{part}`, which is in no number here{about}")
 }
 
 fn odd_rotary(config: &Config, channels: u64) -> Diagnostic {
