@@ -202,7 +202,7 @@ fn rotated(r: &mut Reader<'_>, d: u64, factor: &str, default: f64) -> Option<u64
     let names = ["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", factor];
     let part = r.float_or(names, default, FAMILY);
     // Each frequency turns two channels: of an odd number, one more is turned than was asked for.
-    let dim = ((d as f64 * part) as u64).next_multiple_of(2);
+    let dim = ((d as f64 * part) as u64).checked_next_multiple_of(2).unwrap_or(u64::MAX);
     if part > 0.0 && (2..=d).contains(&dim) {
         return Some(dim);
     }
