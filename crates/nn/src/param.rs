@@ -18,6 +18,13 @@ pub enum ParamKind {
     Matrix,
     /// Matrix of an adapter beside a linear map.
     Adapter,
+    /// Matrix of the adapters beside a map of all experts.
+    ExpertAdapter {
+        /// Number of experts that have a part of it.
+        experts: u64,
+        /// Experts a token uses.
+        top_k: u64,
+    },
     /// Bias or norm weight.
     Vector,
     /// Part of a routed expert.
@@ -229,9 +236,9 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     /// If the shape is too large to count.
-    pub fn adapter(&self, name: &str, shape: &[u64], init: Init) -> Result<Tensor> {
+    pub fn adapter(&self, name: &str, shape: &[u64], kind: ParamKind, init: Init) -> Result<Tensor> {
         let tensor = self.initial(shape, init, self.dtype)?.with_role(Role::Parameter).require_grad()?;
-        self.keep(name, tensor.clone(), shape, ParamKind::Adapter, true);
+        self.keep(name, tensor.clone(), shape, kind, true);
         Ok(tensor)
     }
 

@@ -33,7 +33,9 @@ impl Counts {
     pub fn of(params: &[ParamInfo]) -> Self {
         let sum = |f: &dyn Fn(&ParamInfo) -> u64| Params(params.iter().map(f).sum());
         let active = |p: &ParamInfo| match p.kind {
-            ParamKind::Expert { experts, top_k } => p.elements / experts.max(1) * top_k,
+            ParamKind::Expert { experts, top_k } | ParamKind::ExpertAdapter { experts, top_k } => {
+                p.elements / experts.max(1) * top_k
+            }
             _ => p.elements,
         };
         Self {

@@ -151,3 +151,22 @@ fn a_table_of_several_stacks_is_not_copied() {
         assert!(problems.contains("which several modules read, is not copied"), "{names}: {problems}");
     }
 }
+
+/// A token meets the adapters of its own experts alone: 2 of 4, in both blocks of the Mixtral of the rows.
+#[test]
+fn adapters_of_experts_are_active_with_their_experts() {
+    let counts = |stacks: &[&str]| {
+        let stacks = stacks.iter().map(|stack| stack.parse().unwrap()).collect();
+        let lora = Lora { targets: targets("q_proj"), stacks, ..Lora::of_rank(4) };
+        let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
+        let config = mixture("mixtral");
+        let model = Model::from_text("tiny", "tiny.json", config.as_bytes(), &[], None).unwrap();
+        Counts::of(&parameters(&model.tuned(tuning).unwrap()).unwrap())
+    };
+    let (plain, adapted) = (counts(&[]), counts(&["gate_up_proj", "down_proj"]));
+    let of_one = 4 * ((64 + 192) + (96 + 64));
+    for (before, after) in [(plain.active, adapted.active), (plain.matmul, adapted.matmul)] {
+        assert_eq!(after.get() - before.get(), 2 * 2 * of_one);
+    }
+    assert_eq!(adapted.stored.get() - plain.stored.get(), 2 * 4 * of_one);
+}

@@ -1,7 +1,7 @@
 //! A low-rank adapter beside a linear map.
 
 use crate::context::Forward;
-use crate::param::{Builder, Init};
+use crate::param::{Builder, Init, ParamKind};
 use crate::spec::Lora;
 use tensor::{DType, Result, Tensor};
 
@@ -48,7 +48,7 @@ impl Adapter {
     pub fn new(b: &Builder<'_>, lora: &Lora, [input, output]: [u64; 2], base: Option<&Base<'_>>) -> Result<Self> {
         let make = |name, shape: &[u64], init| {
             let _scope = b.runtime().scope(name);
-            b.adapter("weight", shape, init)
+            b.adapter("weight", shape, ParamKind::Adapter, init)
         };
         let magnitudes = || {
             let base = base.ok_or(NO_ROWS)?;

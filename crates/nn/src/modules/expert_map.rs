@@ -52,7 +52,8 @@ impl ExpertMap {
         let weight = b.param(name, &shape, kind, init)?;
         let given = b.stack_adapter(name);
         let _scope = b.runtime().scope(name);
-        let adapter = given.map(|given| Adapters::new(b, given, [experts, input, output], out_in)).transpose()?;
+        let adapter =
+            given.map(|given| Adapters::new(b, given, (experts, kind), [input, output], out_in)).transpose()?;
         Ok(Self { weight, adapter })
     }
 
@@ -111,12 +112,17 @@ impl Adapters {
     fn new(
         b: &Builder<'_>,
         (rank, scale): (u64, f64),
-        [experts, input, output]: [u64; 3],
+        (experts, kind): (u64, ParamKind),
+        [input, output]: [u64; 2],
         out_in: bool,
     ) -> Result<Self> {
+        let kind = match kind {
+            ParamKind::Expert { experts, top_k } => ParamKind::ExpertAdapter { experts, top_k },
+            _ => ParamKind::Adapter,
+        };
         let make = |name, shape: [u64; 2], init| {
             let _scope = b.runtime().scope(name);
-            b.adapter("weight", &shape, init)
+            b.adapter("weight", &shape, kind, init)
         };
         let all = rank.saturating_mul(experts);
         Ok(Self {

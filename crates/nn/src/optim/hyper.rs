@@ -84,7 +84,9 @@ impl Groups {
             ParamKind::Vector => self.vector,
             ParamKind::Embedding => self.embedding,
             ParamKind::Head => self.head,
-            ParamKind::Matrix | ParamKind::Adapter | ParamKind::Expert { .. } => self.matrix,
+            ParamKind::Matrix | ParamKind::Adapter | ParamKind::ExpertAdapter { .. } | ParamKind::Expert { .. } => {
+                self.matrix
+            }
         }
     }
 }

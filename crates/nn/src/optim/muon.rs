@@ -22,7 +22,8 @@ const RMS_OF_ADAMW: f64 = 0.2;
 
 /// Whether Muon updates a parameter: matrices of blocks, experts as stacks of them; no tables, no head, no vectors.
 pub(super) fn takes(kind: ParamKind, shape: &[u64]) -> bool {
-    matches!(kind, ParamKind::Matrix | ParamKind::Adapter | ParamKind::Expert { .. }) && shape.len() >= 2
+    matches!(kind, ParamKind::Matrix | ParamKind::Adapter | ParamKind::ExpertAdapter { .. } | ParamKind::Expert { .. })
+        && shape.len() >= 2
 }
 
 /// `m = momentum m + (1 - momentum) g`, `w -= 0.2 √max(rows, columns) lr O` for `O` the orthogonalised mix of `g` and `m`
