@@ -417,6 +417,8 @@ pub fn example(runtime: &Runtime, spec: &ModelSpec, batch: u64, seq_len: u64) ->
     };
     let labels = match spec.task {
         Task::NextToken | Task::OwnToken => ids(&[batch, seq_len], spec.vocab_size)?,
+        // No loss reads them, but the decoder does.
+        Task::Outputs if spec.encoder.is_some() => ids(&[batch, seq_len], spec.vocab_size)?,
         Task::Classes(count) => ids(&[batch], count)?,
         // A loss without labels.
         Task::Outputs => input.clone(),

@@ -74,49 +74,94 @@ fn small_variants_match() {
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Every family on the small config that `nn/tests/data/tiny` has of it, 2 sequences of 16 tokens: parameters, those that
-/// are trained, FLOP of forward and of both passes as transformers' own model runs them.
+/// Parameters, those that are trained, FLOP of forward and of both passes of a step: `cells` are sequences, tokens, profile.
+fn counts(spec: &nn::ModelSpec, cells: &[String]) -> String {
+    let options = StepOptions {
+        batch: cells[0].parse().unwrap(),
+        seq_len: cells[1].parse().unwrap(),
+        profile: cells[2].parse::<Profile>().unwrap(),
+        precision: Precision::Fp32,
+        optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
+        recompute: Recompute::None,
+        grad_accum_steps: 1,
+        autocast: CastLists::Cpu,
+        steps: 1,
+        warm: false,
+        dropout: false,
+        objective: nn::Objective::DEFAULT,
+        offload: nn::Offload::NONE,
+        in_backward: false,
+        until: Until::Backward,
+    };
+    let traced = step::trace(spec, &options).unwrap();
+    let params: u64 = traced.params.iter().map(|p| p.elements).sum();
+    let trained: u64 = traced.params.iter().filter(|p| p.trainable).map(|p| p.elements).sum();
+    let flop = |phase: Phase| traced.trace.cost(|e| e.phase == phase).matmul_dense;
+    let (forward, backward) = (flop(Phase::Forward), flop(Phase::Backward));
+    format!("{params},{trained},{forward},{}", forward + backward)
+}
+
+/// The small config that `nn/tests/data/tiny` has of a family.
+fn tiny(name: &str) -> Config {
+    let file = format!("{name}.json");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../nn/tests/data/tiny");
+    let (config, problems) = Config::parse(&file, &fs::read(folder.join(&file)).unwrap());
+    config.unwrap_or_else(|| panic!("{problems}"))
+}
+
+fn rows(table: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/truth").join(table)).unwrap();
+    text.lines().skip(1).map(|row| row.split(',').map(str::to_owned).collect()).collect()
+}
+
+/// Every family on its small config, as transformers' own model runs it.
 #[test]
 fn tiny_models_have_the_counts_of_the_reference() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let table = fs::read_to_string(root.join("tests/truth/tiny.csv")).unwrap();
     let mut wrong = Vec::new();
-    for row in table.lines().skip(1) {
-        let cells: Vec<&str> = row.split(',').collect();
-        let file = format!("{}.json", cells[0]);
-        let bytes = fs::read(root.join("../nn/tests/data/tiny").join(&file)).unwrap();
-        let (config, problems) = Config::parse(&file, &bytes);
-        let config = config.unwrap_or_else(|| panic!("{problems}"));
-        let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{file}: {e}"));
-        let options = StepOptions {
-            batch: cells[1].parse().unwrap(),
-            seq_len: cells[2].parse().unwrap(),
-            profile: cells[3].parse::<Profile>().unwrap(),
-            precision: Precision::Fp32,
-            optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
-            recompute: Recompute::None,
-            grad_accum_steps: 1,
-            autocast: CastLists::Cpu,
-            steps: 1,
-            warm: false,
-            dropout: false,
-            objective: nn::Objective::DEFAULT,
-            offload: nn::Offload::NONE,
-            in_backward: false,
-            until: Until::Backward,
-        };
-        let traced = step::trace(&loaded.spec, &options).unwrap();
-        let params: u64 = traced.params.iter().map(|p| p.elements).sum();
-        let trained: u64 = traced.params.iter().filter(|p| p.trainable).map(|p| p.elements).sum();
-        let flop = |phase: Phase| traced.trace.cost(|e| e.phase == phase).matmul_dense;
-        let (forward, backward) = (flop(Phase::Forward), flop(Phase::Backward));
-        let got = format!("{params},{trained},{forward},{}", forward + backward);
-        let want = cells[4..].join(",");
+    for cells in rows("tiny.csv") {
+        let loaded = families::load(&tiny(&cells[0]), None).unwrap_or_else(|e| panic!("{}: {e}", cells[0]));
+        let (got, want) = (counts(&loaded.spec, &cells[1..4]), cells[4..].join(","));
         if got != want {
             wrong.push(format!("{}: {got}, reference {want}", cells[..4].join(" ")));
         }
     }
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The same configs where `architectures` names another class of the family: bodies, decoders alone, classifiers.
+#[test]
+fn the_class_that_is_named_is_the_one_that_is_counted() {
+    let mut wrong = Vec::new();
+    for cells in rows("classes.csv") {
+        let class = [("architectures".to_owned(), format!("[\"{}\"]", cells[1]))];
+        let (config, problems) = tiny(&cells[0]).with_overrides(&class);
+        assert!(problems.is_empty(), "{problems}");
+        let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{}: {e}", cells[0]));
+        assert!(loaded.resolved.diagnostics.is_empty(), "{}: {:?}", cells[1], loaded.resolved.diagnostics);
+        let (got, want) = (counts(&loaded.spec, &cells[2..5]), cells[5..].join(","));
+        if got != want {
+            wrong.push(format!("{} {}: {got}, reference {want}", cells[1], cells[4]));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A class that is not modelled is named, with what is counted in its place.
+#[test]
+fn a_class_that_is_not_counted_is_said() {
+    for (name, class) in [
+        ("llama", "LlamaForTokenClassification"),
+        ("gpt2", "GPT2DoubleHeadsModel"),
+        ("bart", "BartForQuestionAnswering"),
+        ("t5", "T5ForCausalLM"),
+        ("whisper", "WhisperForAudioClassification"),
+        ("bert", "BertForPreTraining"),
+    ] {
+        let (config, _) = tiny(name).with_overrides(&[("architectures".to_owned(), format!("[\"{class}\"]"))]);
+        let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{class}: {e}"));
+        let warned = loaded.resolved.diagnostics.iter().any(|d| d.code == "T0117" && d.message.contains(class));
+        assert!(warned || loaded.spec.not_modelled.iter().any(|what| what.contains(class)), "{class} is not named");
+    }
 }
 
 /// Wrappers of an image encoder and a language model, small: the parameters of the whole and of what is not the text, and

@@ -7,31 +7,196 @@ use super::common::{FAMILY, FREE, Sizes, activation, attention, block, equal, na
 use super::tasks::{self, Asked};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, BufferSpec, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec, LinearSpec,
-    MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionTable, Projection, Task, TypeTable,
+    Activation, AttentionSpec, BlockForm, BufferSpec, CountedSpec, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec,
+    LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionTable, Projection, Sequence, Task,
+    TypeTable,
 };
+use std::sync::Arc;
 use tensor::DType;
 
-/// Names of a family in the style of BERT.
-struct Style {
+/// How a family of this kind differs from BERT.
+#[derive(Clone, Copy)]
+struct Kin {
     /// Module of the whole model below a head.
-    prefix: &'static str,
-    /// Body with a head, and without.
-    bodies: [&'static str; 2],
+    body: &'static str,
     /// Whether the first position used is the one behind the padding id.
     offset: bool,
+    /// Names of what stands behind the body.
+    heads: Heads,
+    /// Where norms stand.
+    norms: Norms,
+    /// Whether the embedded tokens are normalised.
+    embed_norm: bool,
+    /// Whether the reference has a fused-attention path.
+    sdpa: bool,
+    /// Activation where the file names none.
+    act: &'static str,
+    /// Kinds of tokens where the file does not say; none has none.
+    kinds: u64,
 }
 
+/// Heads by their names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heads {
+    /// A map of the first position is the pooler; `cls.predictions`.
+    Bert,
+    /// Two maps classify; `generator_predictions`.
+    Electra,
+    /// Two maps classify; `lm_head`.
+    Roberta,
+    /// A projection to tokens alone.
+    Bare,
+}
+
+/// Where the norms of a block stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Norms {
+    /// Behind the residuals.
+    Behind,
+    /// Before attention and before feed-forward, and one behind the last block, under these names.
+    Before([&'static str; 3]),
+}
+
+const BERT: Kin = Kin {
+    body: "bert",
+    offset: false,
+    heads: Heads::Bert,
+    norms: Norms::Behind,
+    embed_norm: true,
+    sdpa: true,
+    act: "gelu",
+    kinds: 2,
+};
+
+const ROBERTA: Kin = Kin { body: "roberta", offset: true, heads: Heads::Roberta, ..BERT };
+
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
-    encoder(r, &Style { prefix: "bert", bodies: ["bert", ""], offset: false })
+    encoder(r, BERT)
 }
 
 pub(super) fn read_roberta(r: &mut Reader<'_>) -> ModelSpec {
-    encoder(r, &Style { prefix: "roberta", bodies: ["roberta", ""], offset: true })
+    encoder(r, ROBERTA)
 }
 
 pub(super) fn read_electra(r: &mut Reader<'_>) -> ModelSpec {
-    encoder(r, &Style { prefix: "electra", bodies: ["electra", ""], offset: false })
+    encoder(r, Kin { body: "electra", heads: Heads::Electra, ..BERT })
+}
+
+/// ERNIE: tasks beside kinds of tokens, if `use_task_id` says so.
+pub(super) fn read_ernie(r: &mut Reader<'_>) -> ModelSpec {
+    let tasks = r.flag_or("use_task_id", false, FAMILY).then(|| r.size_or("task_type_vocab_size", 3, FAMILY));
+    r.known(&["task_type_vocab_size"]);
+    let mut model = encoder(r, Kin { body: "ernie", ..BERT });
+    model.embedding.types.extend(tasks.map(|count| TypeTable::new("embeddings.task_type_embeddings", count)));
+    model
+}
+
+pub(super) fn read_data2vec_text(r: &mut Reader<'_>) -> ModelSpec {
+    encoder(r, Kin { body: "data2vec_text", ..ROBERTA })
+}
+
+pub(super) fn read_megatron(r: &mut Reader<'_>) -> ModelSpec {
+    let norms = Norms::Before(["attention.ln", "ln", "encoder.ln"]);
+    encoder(r, Kin { norms, embed_norm: false, sdpa: false, ..BERT })
+}
+
+pub(super) fn read_roberta_prelayernorm(r: &mut Reader<'_>) -> ModelSpec {
+    let norms = Norms::Before(["attention.LayerNorm", "intermediate.LayerNorm", "LayerNorm"]);
+    encoder(r, Kin { body: "roberta_prelayernorm", norms, ..ROBERTA })
+}
+
+pub(super) fn read_xlm_roberta_xl(r: &mut Reader<'_>) -> ModelSpec {
+    let norms = Norms::Before(["attention.self_attn_layer_norm", "LayerNorm", "encoder.LayerNorm"]);
+    let mut model = encoder(r, Kin { norms, embed_norm: false, kinds: 1, ..ROBERTA });
+    for layer in &mut model.layers {
+        Arc::make_mut(layer).feeds_whole = true;
+    }
+    model
+}
+
+/// I-BERT before it is quantised, which is how it is trained: RoBERTa.
+pub(super) fn read_ibert(r: &mut Reader<'_>) -> ModelSpec {
+    if r.flag_or("quant_mode", false, FAMILY) {
+        r.not_applied(
+            "quant_mode",
+            "`quant_mode` is true: weights and activations are rounded to integers at every use",
+            "counted as if nothing is rounded",
+            "--set quant_mode=false",
+        );
+    }
+    r.known(&["force_dequant"]);
+    let mut model = encoder(r, Kin { body: "ibert", sdpa: false, ..ROBERTA });
+    model.not_modelled.push(
+        "copies of weights and biases in integers with their scales, buffers that are kept for quantisation: about the bytes \
+         of the parameters once more"
+            .to_owned(),
+    );
+    model
+}
+
+/// `LayoutLM`: places on a page beside places in the text.
+pub(super) fn read_layoutlm(r: &mut Reader<'_>) -> ModelSpec {
+    let places = r.size_or("max_2d_position_embeddings", 1024, FAMILY);
+    let mut model = encoder(r, Kin { body: "layoutlm", ..BERT });
+    // Left and right, upper and lower edge of each token; its height and width.
+    let table = |name, reads| TypeTable { reads, ..TypeTable::new(name, places) };
+    let edges = [
+        table("embeddings.x_position_embeddings", 2),
+        table("embeddings.y_position_embeddings", 2),
+        table("embeddings.h_position_embeddings", 1),
+        table("embeddings.w_position_embeddings", 1),
+    ];
+    model.embedding.types.splice(0..0, edges);
+    if !model.head.absent {
+        // Computed below the head of tokens too, and read by nothing.
+        model.pooler = pooler("layoutlm.pooler.dense", model.hidden_size);
+    }
+    model
+}
+
+/// The encoder of BERT as a part of models that generate: no kinds of tokens, no pooler, a projection to tokens alone.
+pub(super) fn read_generation(r: &mut Reader<'_>) -> ModelSpec {
+    encoder(r, Kin { heads: Heads::Bare, kinds: 0, ..BERT })
+}
+
+/// `BigBird`: each block of positions sees a few others, unless a text is so short that all are seen.
+pub(super) fn read_big_bird(r: &mut Reader<'_>) -> ModelSpec {
+    let sparse = r.choice("attention_type", &["block_sparse", "original_full"], FAMILY) == "block_sparse";
+    let block = r.size_or("block_size", 64, FAMILY);
+    let random = r.count_or("num_random_blocks", 3, FAMILY);
+    let scaled = r.flag_or("rescale_embeddings", false, FAMILY);
+    let biased = r.flag_or("use_bias", true, FAMILY);
+    let mut model = encoder(r, Kin { sdpa: false, act: "gelu_new", ..BERT });
+    let h = model.hidden_size;
+    model.embedding.scale = scaled.then(|| (h as f64).sqrt());
+    for layer in &mut model.layers {
+        let attention = Arc::make_mut(layer).attention_mut();
+        if let (Some(Projection::Separate { q, k, v }), false) = (attention.map(|one| &mut one.projection), biased) {
+            for map in [q, k, v] {
+                map.bias = false;
+            }
+        }
+    }
+    // Computed below every head, and read by none.
+    model.pooler = pooler(if model.names.body.is_empty() { "pooler" } else { "bert.pooler" }, h);
+    if let Task::Classes(classes) = model.task {
+        let dense = MapSpec::piece("classifier.dense", true, h, h);
+        let act = activation(r, "hidden_act", "gelu_new");
+        let out = Piece::Linear(MapSpec::head("classifier.out_proj", true, h, classes));
+        model.head.transform = vec![Piece::First, dense, Piece::Activation(act), out];
+    }
+    if sparse {
+        let longest = random.saturating_mul(2).saturating_add(5).saturating_mul(block);
+        model.not_modelled.push(format!(
+            "block-sparse attention, which texts of more than {longest} tokens have: each token is counted as attending to all"
+        ));
+    }
+    model
+}
+
+/// The first position through a map and tanh.
+fn pooler(name: &'static str, h: u64) -> Sequence {
+    vec![Piece::First, MapSpec::piece(name, true, h, h), Piece::Activation(Activation::Tanh)]
 }
 
 /// Layer norm with weight and bias.
@@ -55,9 +220,9 @@ fn both_ways(r: &mut Reader<'_>, s: &Sizes, out: &'static str) -> AttentionSpec 
 }
 
 /// Tables of tokens, kinds and positions, and their norm.
-fn embedding(r: &mut Reader<'_>, norm: &NormSpec, offset: bool, width: Option<u64>) -> EmbeddingSpec {
+fn embedding(r: &mut Reader<'_>, norm: &NormSpec, offset: bool, width: Option<u64>, kinds: u64) -> EmbeddingSpec {
     let count = r.size_or("max_position_embeddings", 512, FAMILY);
-    let kinds = r.count_or("type_vocab_size", 2, FAMILY);
+    let kinds = if kinds > 0 { r.count_or("type_vocab_size", kinds, FAMILY) } else { 0 };
     let pad = if offset { r.count_or("pad_token_id", 1, FAMILY) + 1 } else { 0 };
     r.known(&["pad_token_id", "position_embedding_type"]);
     EmbeddingSpec {
@@ -68,89 +233,108 @@ fn embedding(r: &mut Reader<'_>, norm: &NormSpec, offset: bool, width: Option<u6
             per_sequence: offset,
             ..PositionTable::new("embeddings.position_embeddings", count.saturating_sub(pad).max(1))
         }),
-        types: (kinds > 0).then_some(TypeTable { count: kinds, name: "embeddings.token_type_embeddings" }),
+        types: (kinds > 0).then(|| TypeTable::new("embeddings.token_type_embeddings", kinds)).into_iter().collect(),
         dropout: r.float_or("hidden_dropout_prob", 0.1, FAMILY),
         ..EmbeddingSpec::default()
     }
 }
 
-fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
+fn encoder(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
     let s = plain_sizes(r);
     let f = r.size("intermediate_size");
     r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);
-    let act = activation(r, "hidden_act", "gelu");
+    let act = activation(r, "hidden_act", kin.act);
     let norm = layer_norm(r);
-    let electra = style.prefix == "electra";
+    let electra = kin.heads == Heads::Electra;
     let width = electra.then(|| r.size_or("embedding_size", 128, FAMILY)).filter(|width| *width != s.h);
     let asked = Asked::of(r);
-    tasks::refuse_decoder(r);
 
-    let attention = both_ways(r, &s, "output.dense");
-    let mut embedding = embedding(r, &norm, style.offset, width);
+    let mut attention = both_ways(r, &s, "output.dense");
+    attention.causal = r.flag("is_decoder", false);
+    let mut embedding = embedding(r, &norm, kin.offset, width, kin.kinds);
+    embedding.norm = embedding.norm.filter(|_| kin.embed_norm);
     if width.is_some() {
         embedding.projection = Some(LinearSpec::new("embeddings_project", true));
     }
-    let mut layer = block(
-        attention,
-        plain_mlp(f, act, "intermediate.dense", "output.dense", true),
-        BlockForm::PostResidual {
+    let form = match kin.norms {
+        Norms::Behind => BlockForm::PostResidual {
             m1: named("attention.output.LayerNorm", &norm),
             m2: named("output.LayerNorm", &norm),
         },
-    );
+        Norms::Before([first, second, _]) => {
+            BlockForm::Sequential { n1: named(first, &norm), n2: named(second, &norm) }
+        }
+    };
+    let mut layer = block(attention, plain_mlp(f, act, "intermediate.dense", "output.dense", true), form);
     layer.names = LayerNames { attention: "attention", feed_forward: "" };
     layer.dropout = embedding.dropout;
+    layer.counted = idle_cross(r, s.h, kin.norms);
     let tied = r.flag("tie_word_embeddings", true);
     let mut model = tasks::model(&s, embedding, equal(&s, layer));
+    model.has_sdpa = kin.sdpa;
     model.names = ModelNames {
-        body: style.bodies[usize::from(!asked.has_head())],
+        body: if asked.has_head() { kin.body } else { "" },
         embed: "embeddings.word_embeddings",
         layers: "encoder.layer",
         embed_norm: "embeddings.LayerNorm",
         ..ModelNames::default()
     };
-    model.buffers = id_buffers(&model, &["embeddings.position_ids", "embeddings.token_type_ids"]);
-    let pooler = |name| vec![Piece::First, MapSpec::piece(name, true, s.h, s.h), Piece::Activation(Activation::Tanh)];
+    if let Norms::Before([_, _, last]) = kin.norms {
+        model.names.norm = last;
+        model.final_norm = Some(norm.clone());
+    }
+    // Those without a fused path, and those without kinds of tokens, make the ids of kinds anew.
+    let kept = ["embeddings.position_ids", "embeddings.token_type_ids"];
+    let kinds = kin.sdpa && !model.embedding.types.is_empty();
+    model.buffers = id_buffers(&model, if kinds { &kept } else { &kept[..1] });
     let inner = width.unwrap_or(s.h);
     match asked {
         Asked::Hidden => {
-            if !electra {
-                model.pooler = pooler("pooler.dense");
+            if !electra && kin.heads != Heads::Bare {
+                model.pooler = pooler("pooler.dense", s.h);
             }
         }
         Asked::MaskedTokens | Asked::Other => {
-            let (head, bias_tie, dense, behind) = match style.prefix {
-                "bert" => (
+            let (head, bias_tie, dense, behind) = match kin.heads {
+                Heads::Bert => (
                     "cls.predictions.decoder",
                     Some("cls.predictions.bias"),
                     "cls.predictions.transform.dense",
                     "cls.predictions.transform.LayerNorm",
                 ),
-                "electra" => {
+                Heads::Electra => {
                     ("generator_lm_head", None, "generator_predictions.dense", "generator_predictions.LayerNorm")
                 }
-                _ => ("lm_head.decoder", Some("lm_head.bias"), "lm_head.dense", "lm_head.layer_norm"),
+                Heads::Roberta | Heads::Bare => {
+                    ("lm_head.decoder", Some("lm_head.bias"), "lm_head.dense", "lm_head.layer_norm")
+                }
             };
             // RoBERTa's head has GELU whatever the blocks have, ELECTRA's too.
-            let act = if style.prefix == "bert" { act } else { Activation::Gelu };
+            let act = if kin.heads == Heads::Bert { act } else { Activation::Gelu };
+            let transform = tasks::transform(dense, behind, act, [s.h, inner], &norm);
             model.names.head = head;
-            model.task = Task::OwnToken;
+            // Where a class predicts the next token, the file says whether it sees those behind it.
+            let next = asked == Asked::Other && tasks::names_language_model(r);
+            model.task = if next { Task::NextToken } else { Task::OwnToken };
             model.head = HeadSpec {
                 tied,
                 bias: true,
                 bias_tie,
-                narrow_loss: true,
-                transform: tasks::transform(dense, behind, act, [s.h, inner], &norm),
+                narrow_loss: !next,
+                transform: if kin.heads == Heads::Bare { Vec::new() } else { transform },
                 ..HeadSpec::default()
             };
+            if next {
+                return model;
+            }
         }
         Asked::Classes(classes) => {
             model.task = Task::Classes(classes);
             model.head.absent = true;
             let dense = MapSpec::piece("classifier.dense", true, s.h, s.h);
             let out = |name| Piece::Linear(MapSpec::head(name, true, s.h, classes));
-            model.head.transform = if style.prefix == "bert" {
-                let mut all = pooler("bert.pooler.dense");
+            model.head.transform = if kin.heads == Heads::Bert {
+                let mut all = pooler(pooler_of(kin.body), s.h);
                 all.push(out("classifier"));
                 all
             } else {
@@ -161,6 +345,44 @@ fn encoder(r: &mut Reader<'_>, style: &Style) -> ModelSpec {
     }
     asked.warn(r, &mut model);
     model
+}
+
+/// Name of the pooler below a head.
+fn pooler_of(body: &str) -> &'static str {
+    match body {
+        "ernie" => "ernie.pooler.dense",
+        "layoutlm" => "layoutlm.pooler.dense",
+        _ => "bert.pooler.dense",
+    }
+}
+
+/// Attention to another model, which `add_cross_attention` adds to each block of a decoder and nothing here runs.
+fn idle_cross(r: &mut Reader<'_>, h: u64, norms: Norms) -> Vec<CountedSpec> {
+    if !r.flag("add_cross_attention", false) {
+        return Vec::new();
+    }
+    r.not_applied(
+        "add_cross_attention",
+        "`add_cross_attention` makes each block attend to another model, which this file does not describe",
+        "its parameters are counted, and nothing runs them",
+        "--set add_cross_attention=false",
+    );
+    let maps = [
+        ["crossattention.self.query.weight", "crossattention.self.query.bias"],
+        ["crossattention.self.key.weight", "crossattention.self.key.bias"],
+        ["crossattention.self.value.weight", "crossattention.self.value.bias"],
+        ["crossattention.output.dense.weight", "crossattention.output.dense.bias"],
+    ];
+    let norm = match norms {
+        Norms::Behind => ["crossattention.output.LayerNorm.weight", "crossattention.output.LayerNorm.bias"],
+        Norms::Before(["attention.ln", ..]) => ["crossattention.ln.weight", "crossattention.ln.bias"],
+        Norms::Before(["attention.LayerNorm", ..]) => {
+            ["crossattention.LayerNorm.weight", "crossattention.LayerNorm.bias"]
+        }
+        Norms::Before(_) => ["crossattention.self_attn_layer_norm.weight", "crossattention.self_attn_layer_norm.bias"],
+    };
+    let of_map = |[weight, bias]: [&'static str; 2]| [CountedSpec::new(weight, &[h, h]), CountedSpec::new(bias, &[h])];
+    maps.into_iter().flat_map(of_map).chain(norm.map(|name| CountedSpec::new(name, &[h]))).collect()
 }
 
 /// Ids of positions and of kinds that the reference holds for all positions of the table.
@@ -189,7 +411,7 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
         k: LinearSpec::new("key", true),
         v: LinearSpec::new("value", true),
     };
-    let mut embedding = embedding(r, &norm, false, Some(width));
+    let mut embedding = embedding(r, &norm, false, Some(width), 2);
     embedding.projection = Some(LinearSpec::new("encoder.embedding_hidden_mapping_in", true));
     let form =
         BlockForm::PostResidual { m1: named("attention.LayerNorm", &norm), m2: named("full_layer_layer_norm", &norm) };
@@ -220,13 +442,12 @@ pub(super) fn read_albert(r: &mut Reader<'_>) -> ModelSpec {
         ..ModelNames::default()
     };
     model.buffers = id_buffers(&model, &["embeddings.position_ids", "embeddings.token_type_ids"]);
-    let pooler = |name| vec![Piece::First, MapSpec::piece(name, true, s.h, s.h), Piece::Activation(Activation::Tanh)];
     match asked {
-        Asked::Hidden => model.pooler = pooler("pooler"),
+        Asked::Hidden => model.pooler = pooler("pooler", s.h),
         Asked::Classes(classes) => {
             model.task = Task::Classes(classes);
             model.head.absent = true;
-            model.head.transform = pooler("albert.pooler");
+            model.head.transform = pooler("albert.pooler", s.h);
             model.head.transform.push(Piece::Linear(MapSpec::head("classifier", true, s.h, classes)));
         }
         Asked::MaskedTokens | Asked::Other => {

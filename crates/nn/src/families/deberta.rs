@@ -47,7 +47,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         norm: Some(norm.clone()),
         norm_last: true,
         positions: placed.then_some(PositionTable::new("embeddings.position_embeddings", positions)),
-        types: (kinds > 0).then_some(TypeTable { count: kinds, name: "embeddings.token_type_embeddings" }),
+        types: (kinds > 0).then(|| TypeTable::new("embeddings.token_type_embeddings", kinds)).into_iter().collect(),
         dropout,
         ..EmbeddingSpec::default()
     };

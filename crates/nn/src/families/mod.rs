@@ -11,6 +11,7 @@ mod biogpt;
 mod bitnet;
 mod bloom;
 mod blt;
+mod classes;
 mod codegen;
 mod cohere;
 mod common;
@@ -119,6 +120,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("bamba", bamba::read),
     ("bart", bart::read),
     ("bert", bert::read),
+    ("bert-generation", bert::read_generation),
+    ("big_bird", bert::read_big_bird),
     ("biogpt", biogpt::read),
     ("bitnet", bitnet::read),
     ("blenderbot", bart::read_blenderbot),
@@ -133,6 +136,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("cohere2", cohere::read_cohere2),
     ("ctrl", ctrl::read),
     ("cwm", cwm::read),
+    ("data2vec-text", bert::read_data2vec_text),
     ("dbrx", dbrx::read),
     ("deberta-v2", deberta::read),
     ("deepseek_v2", deepseek::read_v2),
@@ -144,6 +148,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("doge", doge::read),
     ("dots1", dots1::read),
     ("electra", bert::read_electra),
+    ("ernie", bert::read_ernie),
     ("ernie4_5", ernie4_5::read),
     ("ernie4_5_moe", ernie4_5::read_moe),
     ("exaone", llama::read_exaone),
@@ -179,14 +184,16 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("hunyuan_v1_dense", hunyuan::read_dense),
     ("hunyuan_v1_moe", hunyuan::read_moe),
     ("hy_v3", hy_v3::read),
-    ("iquestcoder", llama::read_iquestcoder),
     ("hyperclovax", granite::read_hyperclovax),
+    ("ibert", bert::read_ibert),
     ("internlm3", llama::read_internlm3),
+    ("iquestcoder", llama::read_iquestcoder),
     ("jais2", llama::read_jais2),
     ("jamba", jamba::read),
     ("jetmoe", jetmoe::read),
     ("kimi_k2", deepseek::read_v3),
     ("kimi_linear", kimi_linear::read),
+    ("layoutlm", bert::read_layoutlm),
     ("lfm2", lfm2::read),
     ("lfm2_moe", lfm2::read_moe),
     ("llama", llama::read),
@@ -197,6 +204,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("mamba2", mamba2::read),
     ("marian", bart::read_marian),
     ("mbart", bart::read_mbart),
+    ("megatron-bert", bert::read_megatron),
     ("mellum", qwen_moe::read_mellum),
     ("mimo_v2_flash", mimo_v2::read),
     ("minicpm3", minicpm3::read),
@@ -246,6 +254,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen3_vl_text", qwen3::read),
     ("recurrent_gemma", recurrent_gemma::read),
     ("roberta", bert::read_roberta),
+    ("roberta-prelayernorm", bert::read_roberta_prelayernorm),
     ("rwkv", rwkv::read),
     ("sarvam_mla", deepseek::read_sarvam),
     ("sarvam_moe", glm4_moe::read_sarvam),
@@ -264,6 +273,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("whisper", whisper::read),
     ("xglm", biogpt::read_xglm),
     ("xlm-roberta", bert::read_roberta),
+    ("xlm-roberta-xl", bert::read_xlm_roberta_xl),
     ("xlnet", xlnet::read),
     ("xlstm", xlstm::read),
     ("youtu", deepseek::read_youtu),
@@ -306,6 +316,7 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     // What a file is stored in says nothing of how it is trained: the precision recipe does.
     reader.known(&["dtype", "torch_dtype"]);
     let mut spec = read(&mut reader);
+    classes::apply(&mut reader, &mut spec);
     spec.family = stated.or_else(|| assume.map(str::to_owned)).unwrap_or_default();
     tying::tie(&mut reader, config, &mut spec);
     // The type of a wrapper says which parts there are, even those whose keys the file leaves out.

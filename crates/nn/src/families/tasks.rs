@@ -71,18 +71,10 @@ pub fn classes(r: &mut Reader<'_>) -> u64 {
     }
 }
 
-/// Refuses an encoder that is to run as a decoder: other masks, and perhaps attention to another model.
-pub fn refuse_decoder(r: &mut Reader<'_>) {
-    for key in ["is_decoder", "add_cross_attention"] {
-        if r.flag(key, false) {
-            r.not_applied(
-                key,
-                format!("`{key}` makes a decoder of this encoder"),
-                "it is counted as an encoder: attention in both directions, none to another model",
-                &format!("--set {key}=false"),
-            );
-        }
-    }
+/// Whether the first of `architectures` predicts the next token of a text.
+pub fn names_language_model(r: &Reader<'_>) -> bool {
+    let first = r.config().architectures().first().copied().unwrap_or_default();
+    ["ForCausalLM", "LMHeadModel", "GenerationDecoder"].iter().any(|ending| first.ends_with(ending))
 }
 
 /// A model without a head and without names.

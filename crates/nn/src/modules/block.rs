@@ -206,7 +206,7 @@ impl Block {
 
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let out = self.feed_forward(f, x)?;
-        self.branch(f, out)
+        if self.spec.feeds_whole { Ok(out) } else { self.branch(f, out) }
     }
 
     fn feed_forward(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {

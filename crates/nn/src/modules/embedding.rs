@@ -16,7 +16,7 @@ pub struct Embedding {
     table: Option<Tensor>,
     signal: Sequence,
     leading: Vec<Tensor>,
-    types: Option<Tensor>,
+    types: Vec<Tensor>,
     positions: Option<Tensor>,
     project_in: Option<Linear>,
     norm: Option<Norm>,
@@ -76,7 +76,7 @@ impl Embedding {
                 }
             }
         }
-        let types = spec.types.as_ref().map(|types| named(types.name, types.count, inner)).transpose()?;
+        let types = spec.types.iter().map(|one| named(one.name, one.count, inner)).collect::<Result<Vec<_>>>()?;
         let positions = spec.positions.as_ref().map(|p| positions(b, p, inner)).transpose()?;
         let project_in = match &spec.projection {
             None if width != h => {
@@ -140,11 +140,13 @@ impl Embedding {
         if f.profile.is_hf() {
             held.push(x.clone());
         }
-        if let (Some(table), Some(types)) = (&self.types, &spec.types) {
+        for (table, types) in self.types.iter().zip(&spec.types) {
             let _scope = f.runtime.scope(types.name);
             let (b, s) = (x.size(0), x.size(1));
             let first = f.runtime.no_grad(|| f.runtime.zeros(&[b, s], DType::I64))?;
-            x = joined(f, &x, table.embedding(&first)?, &mut held)?;
+            for _ in 0..types.reads {
+                x = joined(f, &x, table.embedding(&first)?, &mut held)?;
+            }
         }
         if let (Some(table), Some(p)) = (&self.positions, &spec.positions) {
             let s = f.start() + x.size(1);

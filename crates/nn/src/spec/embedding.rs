@@ -23,8 +23,8 @@ pub struct EmbeddingSpec {
     pub extra: u64,
     /// Where the token table stands outside of the stack.
     pub shared: Option<SharedTable>,
-    /// Table of kinds of tokens.
-    pub types: Option<TypeTable>,
+    /// Tables of kinds of tokens, in the order in which they are added.
+    pub types: Vec<TypeTable>,
     /// With a `width` of its own: the map to the stream that stands behind the norm. Otherwise tokens are projected before
     /// positions are added, and back before the head.
     pub projection: Option<LinearSpec>,
@@ -77,6 +77,15 @@ pub struct TypeTable {
     pub count: u64,
     /// Module name.
     pub name: &'static str,
+    /// How many numbers of a token are looked up in it and added one after another (the edges of `LayoutLM`).
+    pub reads: u64,
+}
+
+impl TypeTable {
+    /// A table of `count` rows that is read once.
+    pub fn new(name: &'static str, count: u64) -> Self {
+        Self { count, name, reads: 1 }
+    }
 }
 
 /// A token table that stands outside of the stacks that read it.

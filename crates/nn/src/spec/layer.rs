@@ -26,6 +26,8 @@ pub struct LayerSpec {
     pub residual_scale: Option<f64>,
     /// Dropout on each branch.
     pub dropout: f64,
+    /// Whether the branch of the feed-forward part has none of it (XLM-RoBERTa XL).
+    pub feeds_whole: bool,
     /// An input of the block's own, added behind its parts (Gemma 4).
     pub input: Option<Arc<InputSpec>>,
 }
@@ -42,6 +44,7 @@ impl LayerSpec {
             counted: Vec::new(),
             residual_scale: None,
             dropout: 0.0,
+            feeds_whole: false,
             input: None,
         }
     }

@@ -65,7 +65,7 @@ fn whole_sequence(model: &ModelSpec, ranks: Ranks, problems: &mut Vec<String>) {
     refuse(model.encoder.is_some(), "an encoder");
     refuse(model.patches.is_some(), "a model over patches of bytes");
     refuse(model.task != Task::NextToken, "a loss that is not that of the next token");
-    refuse(model.embedding.positions.is_some() || model.embedding.types.is_some(), "a table of positions");
+    refuse(model.embedding.positions.is_some() || !model.embedding.types.is_empty(), "a table of positions");
     refuse(!matches!(model.embedding.source, SourceSpec::Tokens), "an embedding of numbers");
     for layer in &model.layers {
         refuse(!matches!(layer.mixer, super::Mixer::Attention(_) | super::Mixer::None), "a mixer that is no attention");

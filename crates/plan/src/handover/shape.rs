@@ -206,7 +206,7 @@ fn whole(model: &ModelSpec, odd: &mut Odd) {
     odd.is(embedding.width.is_some() || embedding.projection.is_some(), "embeddings of another width than the blocks");
     odd.is(embedding.scale.is_some(), "embeddings that are scaled");
     odd.is(embedding.norm.is_some(), "a norm on the embeddings");
-    odd.is(embedding.types.is_some(), "embeddings of kinds of tokens");
+    odd.is(!embedding.types.is_empty(), "embeddings of kinds of tokens");
     odd.is(embedding.positions.as_ref().is_some_and(|table| !table.trained), "a fixed table of positions");
     odd.is(head.absent || model.task != Task::NextToken, "a task other than the next token");
     odd.is(head.bias, "a bias on the logits");
