@@ -179,6 +179,7 @@ pub(super) fn tower(r: &mut Reader<'_>, text: u64) -> TowerSpec {
             width,
             pieces: vec![MapSpec::piece("patch_embedder.input_proj", false, width, h)],
             leading: Vec::new(),
+            registers: None,
             graded: false,
         };
         let stack = StackSpec {

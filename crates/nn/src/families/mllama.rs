@@ -108,6 +108,7 @@ pub(super) fn tower(r: &mut Reader<'_>, text: u64) -> TowerSpec {
             width,
             pieces: vec![towers::patches("patch_embedding", false, vec![channels, patch, patch], h)],
             leading: vec![LeadingSpec { name: "class_embedding", flat: true }],
+            registers: None,
             graded: false,
         };
         let embedding =

@@ -22,6 +22,7 @@ mod deberta;
 mod deepseek;
 mod deepseek_v4;
 mod diffllama;
+mod dinov2;
 mod distilbert;
 mod doge;
 mod dots1;
@@ -143,7 +144,10 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("deepseek_v3", deepseek::read_v3),
     ("deepseek_v32", deepseek::read_v32),
     ("deepseek_v4", deepseek_v4::read),
+    ("deit", vision::read_deit),
     ("diffllama", diffllama::read),
+    ("dinov2", dinov2::read),
+    ("dinov2_with_registers", dinov2::read_with_registers),
     ("distilbert", distilbert::read),
     ("doge", doge::read),
     ("dots1", dots1::read),
@@ -181,11 +185,13 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("granitemoehybrid", granitemoehybrid::read),
     ("granitemoeshared", granitemoe::read_shared),
     ("helium", helium::read),
+    ("hubert", wav2vec2::read_hubert),
     ("hunyuan_v1_dense", hunyuan::read_dense),
     ("hunyuan_v1_moe", hunyuan::read_moe),
     ("hy_v3", hy_v3::read),
     ("hyperclovax", granite::read_hyperclovax),
     ("ibert", bert::read_ibert),
+    ("ijepa", vision::read_ijepa),
     ("internlm3", llama::read_internlm3),
     ("iquestcoder", llama::read_iquestcoder),
     ("jais2", llama::read_jais2),
@@ -267,8 +273,11 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("stablelm", stablelm::read),
     ("starcoder2", starcoder2::read),
     ("t5", t5::read),
+    ("unispeech", wav2vec2::read_unispeech),
+    ("unispeech-sat", wav2vec2::read_unispeech_sat),
     ("vaultgemma", gemma2::read_vaultgemma),
     ("vit", vision::read_vit),
+    ("vit_msn", vision::read_vit_msn),
     ("wav2vec2", wav2vec2::read),
     ("whisper", whisper::read),
     ("xglm", biogpt::read_xglm),

@@ -112,6 +112,7 @@ fn free_image(side: u64, patch: u64, channels: u64, frames: u64) -> (SignalSpec,
         width,
         pieces: Vec::new(),
         leading: Vec::new(),
+        registers: None,
         graded: false,
     };
     (signal, width)

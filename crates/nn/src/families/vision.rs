@@ -65,6 +65,7 @@ impl Image {
             width: self.width(),
             pieces: vec![map],
             leading,
+            registers: None,
             graded: false,
         }
     }
@@ -97,11 +98,44 @@ pub(super) fn layer_norm(r: &mut Reader<'_>, eps: f64) -> NormSpec {
     NormSpec { kind: NormKind::LayerNorm { bias: true }, eps: r.float_or("layer_norm_eps", eps, FREE) }
 }
 
+/// How a family differs from `ViT`.
+struct Kin {
+    /// Module of the body below a head.
+    body: &'static str,
+    /// Trained vectors in front of the patches.
+    leading: &'static [LeadingSpec],
+    /// Added to the variance where the file does not say.
+    eps: f64,
+    /// Whether the body alone has a pooler.
+    pooled: bool,
+}
+
+const CLASS: LeadingSpec = LeadingSpec { name: "embeddings.cls_token", flat: false };
+
 pub(super) fn read_vit(r: &mut Reader<'_>) -> ModelSpec {
+    image_encoder(r, &Kin { body: "vit", leading: &[CLASS], eps: 1e-12, pooled: true })
+}
+
+/// `DeiT`: a vector beside that of the class, which a teacher is held against.
+pub(super) fn read_deit(r: &mut Reader<'_>) -> ModelSpec {
+    const TEACHER: LeadingSpec = LeadingSpec { name: "embeddings.distillation_token", flat: false };
+    image_encoder(r, &Kin { body: "deit", leading: &[CLASS, TEACHER], eps: 1e-12, pooled: true })
+}
+
+pub(super) fn read_vit_msn(r: &mut Reader<'_>) -> ModelSpec {
+    image_encoder(r, &Kin { body: "vit", leading: &[CLASS], eps: 1e-6, pooled: false })
+}
+
+/// I-JEPA: patches alone.
+pub(super) fn read_ijepa(r: &mut Reader<'_>) -> ModelSpec {
+    image_encoder(r, &Kin { body: "ijepa", leading: &[], eps: 1e-12, pooled: false })
+}
+
+fn image_encoder(r: &mut Reader<'_>, kin: &Kin) -> ModelSpec {
     let s = vision_sizes(r);
     let f = r.size("intermediate_size");
     let act = activation(r, "hidden_act", "gelu");
-    let norm = layer_norm(r, 1e-12);
+    let norm = layer_norm(r, kin.eps);
     let image = Image::read(r, 224, 16);
     let bias = r.flag("qkv_bias", true);
     let dropout = r.float_or("hidden_dropout_prob", 0.0, "off");
@@ -116,8 +150,8 @@ pub(super) fn read_vit(r: &mut Reader<'_>) -> ModelSpec {
     let mut layer = block(attention, plain_mlp(f, act, "fc1", "fc2", true), form);
     layer.names = LayerNames { attention: "attention", feed_forward: "mlp" };
     layer.dropout = dropout;
-    let leading = vec![LeadingSpec { name: "embeddings.cls_token", flat: false }];
-    let signal = image.signal(image.map("embeddings.patch_embeddings.projection", true, s.h), leading);
+    let map = image.map("embeddings.patch_embeddings.projection", true, s.h);
+    let signal = image.signal(map, kin.leading.to_vec());
     let embedding = EmbeddingSpec {
         positions: Some(PositionTable {
             form: PositionForm::Bare,
@@ -129,22 +163,31 @@ pub(super) fn read_vit(r: &mut Reader<'_>) -> ModelSpec {
     };
     let mut model = tasks::model(&s, embedding, equal(&s, layer));
     model.final_norm = Some(norm);
-    model.names = ModelNames { body: if headless { "" } else { "vit" }, norm: "layernorm", ..ModelNames::default() };
-    if headless {
+    model.names = ModelNames { body: if headless { "" } else { kin.body }, norm: "layernorm", ..ModelNames::default() };
+    if headless && kin.pooled {
         let width = r.size_or("pooler_output_size", s.h, "equal to hidden_size");
         let act = activation(r, "pooler_act", "tanh");
         model.pooler = vec![Piece::First, MapSpec::piece("pooler.dense", true, s.h, width), Piece::Activation(act)];
         return model;
     }
     r.known(&["pooler_output_size", "pooler_act"]);
+    if headless {
+        return model;
+    }
+    let pool = if kin.leading.is_empty() { Piece::Mean } else { Piece::First };
+    classify(r, &mut model, pool, s.h);
+    model
+}
+
+/// The head of a classifier of images on what `pool` makes of the positions, `width` numbers; other heads are said.
+pub(super) fn classify(r: &mut Reader<'_>, model: &mut ModelSpec, pool: Piece, width: u64) {
     let classes = tasks::classes(r);
-    if class.is_some_and(|class| !class.ends_with("ForImageClassification")) {
-        model.not_modelled.push(format!("the head: one of {classes} classes stands in its place"));
+    let class = r.config().architectures().first().map(|class| (*class).to_owned());
+    if let Some(class) = class.filter(|class| !class.ends_with("ForImageClassification")) {
+        model.not_modelled.push(format!("the head of {class}: one of {classes} classes stands in its place"));
     }
     model.task = Task::Classes(classes);
-    let out = MapSpec::head("classifier", true, s.h, classes);
-    model.head.transform = vec![Piece::First, Piece::Linear(out)];
-    model
+    model.head.transform = vec![pool, Piece::Linear(MapSpec::head("classifier", true, width, classes))];
 }
 
 /// Sizes of an encoder that has no tokens.

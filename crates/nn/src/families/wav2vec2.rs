@@ -36,6 +36,35 @@ const NORMS: [&str; 8] = [
 ];
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
+    family(r, "wav2vec2", true)
+}
+
+/// `HuBERT`: the same, but for the norm in front of the projection, which may be left out.
+pub(super) fn read_hubert(r: &mut Reader<'_>) -> ModelSpec {
+    let normed = r.flag_or("feat_proj_layer_norm", true, FAMILY);
+    if r.flag_or("conv_pos_batch_norm", false, FAMILY) {
+        r.not_applied(
+            "conv_pos_batch_norm",
+            "`conv_pos_batch_norm` normalises over a batch what positions are made of",
+            "counted as if the weight of that convolution were a direction and a length for each tap",
+            "--set conv_pos_batch_norm=false",
+        );
+    }
+    r.known(&["classifier_proj_size"]);
+    family(r, "hubert", normed)
+}
+
+pub(super) fn read_unispeech(r: &mut Reader<'_>) -> ModelSpec {
+    r.known(&["classifier_proj_size", "num_ctc_classes", "replace_prob"]);
+    family(r, "unispeech", true)
+}
+
+pub(super) fn read_unispeech_sat(r: &mut Reader<'_>) -> ModelSpec {
+    r.known(&["classifier_proj_size", "num_clusters"]);
+    family(r, "unispeech_sat", true)
+}
+
+fn family(r: &mut Reader<'_>, body: &'static str, normed: bool) -> ModelSpec {
     let mut s = vision::vision_sizes(r);
     s.v = r.size_or("vocab_size", 32, FAMILY);
     let f = r.size_or("intermediate_size", 3072, FAMILY);
@@ -46,7 +75,9 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let dropout = r.float_or("hidden_dropout", 0.1, FAMILY);
     let (mut pieces, width) = extractor(r, &norm);
     let projected = |name| named(name, &norm);
-    pieces.push(Piece::Norm(projected("feature_projection.layer_norm"), width));
+    if normed {
+        pieces.push(Piece::Norm(projected("feature_projection.layer_norm"), width));
+    }
     pieces.push(MapSpec::piece("feature_projection.projection", true, width, s.h));
     let around = activation(r, "feat_extract_activation", "gelu");
     let taps = r.size_or("num_conv_pos_embeddings", 128, FAMILY);
@@ -87,6 +118,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
             width: 1,
             pieces,
             leading: Vec::new(),
+            registers: None,
             graded: true,
         }),
         norm: (!stable).then(|| norm.clone()),
@@ -97,21 +129,32 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     s.v = 0;
     let mut model = tasks::model(&s, embedding, equal(&s, layer));
     model.final_norm = stable.then(|| norm.clone());
-    let headless = r.config().architectures().first().is_some_and(|class| class.ends_with("Model"));
+    let class = r.config().architectures().first().map(|class| (*class).to_owned()).unwrap_or_default();
+    let headless = class.ends_with("Model");
     model.names = ModelNames {
-        body: if headless { "" } else { "wav2vec2" },
+        body: if headless { "" } else { body },
         layers: "encoder.layers",
         norm: "encoder.layer_norm",
         embed_norm: "encoder.layer_norm",
         ..ModelNames::default()
     };
     // Stands in for masked positions; a loss without masks does not use it.
-    if r.float_or("mask_time_prob", 0.05, FAMILY) > 0.0 || r.float_or("mask_feature_prob", 0.0, "off") > 0.0 {
+    let masks = [r.float_or("mask_time_prob", 0.05, FAMILY), r.float_or("mask_feature_prob", 0.0, "off")];
+    if masks.iter().any(|part| *part > 0.0) {
         model.unused.push(CountedSpec::new("masked_spec_embed", &[s.h]));
     }
     if !headless {
+        if !class.is_empty() && !class.ends_with("ForCTC") {
+            model.not_modelled.push(format!("the head of {class}: that of ForCTC stands in its place"));
+        }
         let head = MapSpec::head("lm_head", true, s.h, vocabulary);
         model.head.transform = vec![Piece::Linear(head)];
+    }
+    if let (Some(d), true) = (r.opt_size("adapter_attn_dim"), stable) {
+        model.not_modelled.push(format!(
+            "the adapter of each block: a norm, and two maps with biases between {} and {d} channels",
+            model.hidden_size
+        ));
     }
     if r.flag_or("add_adapter", false, FAMILY) {
         model.not_modelled.push("the adapter behind the encoder: convolutions of stride 2".to_owned());
@@ -122,7 +165,6 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
 /// Keys that change no size of what is modelled.
 const KNOWN: &[&str] = &[
     "activation_dropout",
-    "adapter_attn_dim",
     "adapter_kernel_size",
     "adapter_stride",
     "apply_spec_augment",

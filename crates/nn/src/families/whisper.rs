@@ -51,6 +51,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
         width: bins,
         pieces: vec![conv("conv1", bins, 1), Piece::Activation(act), conv("conv2", h, 2), Piece::Activation(act)],
         leading: Vec::new(),
+        registers: None,
         graded: false,
     };
     let heard = EmbeddingSpec {

@@ -26,6 +26,8 @@ pub struct Block {
     norms: Norms,
     /// Weights of the residual stream, where they are trained.
     residuals: Vec<Tensor>,
+    /// Factors of the branches, of attention and of feed-forward, where they are trained.
+    scales: Option<[Tensor; 2]>,
     /// The mixture beside, and the block that runs behind the parts above.
     shortcut: Option<Box<(Moe, Block)>>,
     /// What runs around it, where it is one of several streams.
@@ -130,6 +132,11 @@ impl Block {
             }
             _ => Vec::new(),
         };
+        let scale = |name| b.param(name, &[h], ParamKind::Vector, Init::Ones);
+        let scales = match spec.branch_scales {
+            Some([first, second]) => Some([scale(first)?, scale(second)?]),
+            None => None,
+        };
         let shortcut = match &spec.form {
             BlockForm::Shortcut { beside, name, then, .. } => {
                 let moe = {
@@ -152,7 +159,7 @@ impl Block {
         };
         let input = spec.input.as_ref().map(|input| BlockInput::new(b, input, h)).transpose()?;
         let (spec, norms) = (spec.clone(), norms.into());
-        Ok(Self { spec, mixer, cross, feed_forward, norms, residuals, shortcut, updates, connections, input })
+        Ok(Self { spec, mixer, cross, feed_forward, norms, residuals, scales, shortcut, updates, connections, input })
     }
 
     /// What it was built from.
@@ -181,7 +188,7 @@ impl Block {
     /// The branch; what the reference keeps beside it until the block ends goes to `weights`.
     fn attend(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
         let out = self.attend_plain(f, x, weights)?;
-        self.branch(f, out)
+        self.branch(f, self.scaled(f, 0, out)?)
     }
 
     fn attend_plain(&self, f: &Forward, x: &Tensor, weights: &mut Option<Tensor>) -> Result<Tensor> {
@@ -206,6 +213,7 @@ impl Block {
 
     fn feed(&self, f: &Forward, x: &Tensor) -> Result<Tensor> {
         let out = self.feed_forward(f, x)?;
+        let out = self.scaled(f, 1, out)?;
         if self.spec.feeds_whole { Ok(out) } else { self.branch(f, out) }
     }
 
@@ -217,6 +225,11 @@ impl Block {
             FeedForward::ChannelMix(part) => part.forward(f, x),
             FeedForward::Beside(_) | FeedForward::None => Err(NO_PART),
         }
+    }
+
+    /// A branch times its trained factors, where it has some.
+    fn scaled(&self, f: &Forward, which: usize, out: Tensor) -> Result<Tensor> {
+        self.scales.as_ref().map_or(Ok(out.clone()), |scales| out.mul(&f.weight(&scales[which])?))
     }
 
     /// Dropout on a branch.

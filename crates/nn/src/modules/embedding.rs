@@ -16,6 +16,7 @@ pub struct Embedding {
     table: Option<Tensor>,
     signal: Sequence,
     leading: Vec<Tensor>,
+    registers: Option<Tensor>,
     types: Vec<Tensor>,
     positions: Option<Tensor>,
     project_in: Option<Linear>,
@@ -57,7 +58,7 @@ impl Embedding {
             let _scope = rt.scope(name);
             b.param("weight", &[count, width], ParamKind::Embedding, std)
         };
-        let (mut own, mut signal, mut leading) = (None, Sequence::default(), Vec::new());
+        let (mut own, mut signal, mut leading, mut registers) = (None, Sequence::default(), Vec::new(), None);
         match &spec.source {
             SourceSpec::Tokens if table.is_some() => own = table.cloned(),
             SourceSpec::Tokens => {
@@ -73,6 +74,9 @@ impl Embedding {
                     } else {
                         b.param(one.name, &[1, 1, h], ParamKind::Embedding, std)?
                     });
+                }
+                if let Some((name, count)) = numbers.registers {
+                    registers = Some(b.param(name, &[1, count, h], ParamKind::Embedding, std)?);
                 }
             }
         }
@@ -90,7 +94,8 @@ impl Embedding {
             Some(norm) => Some(Norm::new(b, names.embed_norm, norm, &[if spec.norm_last { h } else { inner }])?),
         };
         let (spec, name) = (Rc::new(spec.clone()), names.embed);
-        Ok(Self { spec, name, table: own, signal, leading, types, positions, project_in, norm, dtype: b.dtype() })
+        let dtype = b.dtype();
+        Ok(Self { spec, name, table: own, signal, leading, registers, types, positions, project_in, norm, dtype })
     }
 
     /// The token table.
@@ -166,6 +171,13 @@ impl Embedding {
             };
             drop(scope);
             x = joined(f, &x, added, &mut held)?;
+        }
+        if let Some(registers) = &self.registers {
+            let (first, count) = (self.leading.len() as u64, x.size(1));
+            let registers = f.weight(registers)?.to_dtype(x.dtype())?;
+            let registers = registers.expand(&[x.size(0), registers.size(1), x.size(2)])?;
+            let pieces = x.narrow(1, first, count.saturating_sub(first))?;
+            x = Tensor::cat(&[&x.narrow(1, 0, first)?, &registers, &pieces], 1)?;
         }
         if let (Some(project), true) = (&self.project_in, last && spec.norm_last) {
             x = project.forward(f, &x)?;

@@ -18,6 +18,7 @@ enum Module {
     First,
     Last,
     Mean,
+    FirstAndMean(u64),
     WithoutFirst,
     Group(u64),
     Pool(u64),
@@ -79,6 +80,7 @@ impl Sequence {
                 Piece::First => Module::First,
                 Piece::Last => Module::Last,
                 Piece::Mean => Module::Mean,
+                Piece::FirstAndMean(skip) => Module::FirstAndMean(*skip),
                 Piece::WithoutFirst => Module::WithoutFirst,
                 Piece::Group(n) => Module::Group(*n),
                 Piece::Pool(n) => Module::Pool(*n),
@@ -113,6 +115,10 @@ impl Sequence {
                 Module::First => x.select(1, 0)?,
                 Module::Last => x.select(1, x.size(1).saturating_sub(1))?,
                 Module::Mean => x.mean(&[1], false)?,
+                Module::FirstAndMean(skip) => {
+                    let rest = x.narrow(1, *skip, x.size(1).saturating_sub(*skip))?.mean(&[1], false)?;
+                    Tensor::cat(&[&x.select(1, 0)?, &rest], -1)?
+                }
                 Module::WithoutFirst => x.narrow(1, 1, x.size(1).saturating_sub(1))?,
                 Module::Group(n) => x.reshape(&[x.size(0), x.size(1) / n, n * x.size(2)])?,
                 Module::Pool(n) => x.reshape(&[x.size(0), x.size(1) / n, *n, x.size(2)])?.mean(&[2], false)?,

@@ -122,6 +122,8 @@ pub struct SignalSpec {
     pub pieces: Sequence,
     /// Trained vectors in front of the pieces.
     pub leading: Vec<LeadingSpec>,
+    /// Name and number of trained vectors between those and the pieces, which have no positions (`DINOv2`).
+    pub registers: Option<(&'static str, u64)>,
     /// Whether the reference has a gradient made for the numbers in training (wav2vec 2.0).
     pub graded: bool,
 }
@@ -129,7 +131,9 @@ pub struct SignalSpec {
 impl SignalSpec {
     /// Positions the stack sees of one.
     pub fn positions(&self) -> u64 {
-        self.pieces.iter().fold(self.len, |n, piece| piece.positions(n)).saturating_add(self.leading.len() as u64)
+        let registers = self.registers.map_or(0, |(_, count)| count);
+        let pieces = self.pieces.iter().fold(self.len, |n, piece| piece.positions(n));
+        pieces.saturating_add(self.leading.len() as u64).saturating_add(registers)
     }
 }
 

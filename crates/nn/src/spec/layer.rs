@@ -24,6 +24,10 @@ pub struct LayerSpec {
     pub counted: Vec<CountedSpec>,
     /// Each branch is multiplied with this before it joins the residual stream.
     pub residual_scale: Option<f64>,
+    /// Names of trained factors for every channel of the branches, of attention and of feed-forward (`DINOv2`).
+    ///
+    /// Source: Touvron et al. 2021, arXiv:2103.17239.
+    pub branch_scales: Option<[&'static str; 2]>,
     /// Dropout on each branch.
     pub dropout: f64,
     /// Whether the branch of the feed-forward part has none of it (XLM-RoBERTa XL).
@@ -43,6 +47,7 @@ impl LayerSpec {
             cross: None,
             counted: Vec::new(),
             residual_scale: None,
+            branch_scales: None,
             dropout: 0.0,
             feeds_whole: false,
             input: None,

@@ -20,6 +20,8 @@ pub enum Piece {
     Last,
     /// The mean over positions: `b s h -> b h`
     Mean,
+    /// The first position beside the mean of all but so many: `b s h -> b (2 h)`
+    FirstAndMean(u64),
     /// All but the first position: `b s h -> b (s - 1) h`
     WithoutFirst,
     /// So many positions side by side: `b s h -> b (s / n) (n h)`
@@ -46,7 +48,7 @@ impl Piece {
     /// Positions that come out of it where `n` go in; 1 where it leaves one row for a sequence.
     pub fn positions(&self, n: u64) -> u64 {
         match self {
-            Self::First | Self::Last | Self::Mean | Self::AttentionPool(_) => 1,
+            Self::First | Self::Last | Self::Mean | Self::FirstAndMean(_) | Self::AttentionPool(_) => 1,
             Self::WithoutFirst | Self::WithoutLast => n.saturating_sub(1),
             Self::Group(by) | Self::Pool(by) => n / by.max(&1),
             Self::Conv(conv) => conv.positions(n),
