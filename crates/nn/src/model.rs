@@ -156,7 +156,12 @@ impl Model {
             }
         }
         for one in &spec.unused {
-            b.param(one.name, &one.shape, one.kind, Init::TruncatedNormal(0.02))?;
+            if one.frozen {
+                let count = one.shape.iter().product::<u64>() as usize;
+                b.frozen_with(one.name, &one.shape, one.kind, || vec![0.0; count])?;
+            } else {
+                b.param(one.name, &one.shape, one.kind, Init::TruncatedNormal(0.02))?;
+            }
         }
         drop(body);
 

@@ -108,7 +108,7 @@ impl ModelSpec {
 impl Head {
     fn new(b: &Builder<'_>, spec: &ModelSpec, table: Option<&Tensor>) -> Result<Self> {
         let (h, v, names) = (spec.hidden_size, spec.vocab_size, &spec.names);
-        let width = spec.embedding.width.unwrap_or(h);
+        let width = spec.head.width.or(spec.embedding.width).unwrap_or(h);
         let rows = v.div_ceil(b.ranks().tp);
         let _scope = b.runtime().scope(names.head);
         let weight = match table.filter(|_| spec.head.tied) {

@@ -1,11 +1,11 @@
 //! BART and its kin: an encoder and a decoder with learned or fixed positions, norms before or behind their parts.
 
-use super::common::{FAMILY, Sizes, activation, attention, block, named, plain_mlp};
+use super::common::{FAMILY, Sizes, activation, attention, block, change_layers, named, plain_mlp};
 use super::tasks;
 use crate::config::{Part, Reader};
 use crate::spec::{
-    AttentionSpec, BlockForm, CrossSpec, EmbeddingSpec, LayerNames, LayerSpec, LinearSpec, ModelNames, ModelSpec,
-    NormKind, NormSpec, PositionForm, PositionTable, Projection, SharedTable, StackSpec, Task,
+    AttentionSpec, AttentionSteps, BlockForm, CrossSpec, EmbeddingSpec, LayerNames, LayerSpec, LinearSpec, ModelNames,
+    ModelSpec, NormKind, NormSpec, PositionForm, PositionTable, Projection, SharedTable, StackSpec, Task,
 };
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ struct Kin {
     offsets: bool,
     /// Activation where the file names none.
     act: &'static str,
+    /// Whether queries are scaled behind their projection, in a class without a fused path.
+    scaled_queries: bool,
 }
 
 const LEARNED: (PositionForm, bool) = (PositionForm::Table, true);
@@ -37,10 +39,84 @@ const BART: Kin = Kin {
     scaled: false,
     offsets: true,
     act: "gelu",
+    scaled_queries: false,
 };
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     family(r, BART)
+}
+
+/// MVP: BART with prompts in every block, if `use_prompt` says so.
+pub(super) fn read_mvp(r: &mut Reader<'_>) -> ModelSpec {
+    let prompted = r.flag_or("use_prompt", false, FAMILY);
+    let (length, inner) = (r.count_or("prompt_length", 100, FAMILY), r.count_or("prompt_mid_dim", 800, FAMILY));
+    let mut model = family(r, Kin { scaled_queries: true, ..BART });
+    if prompted {
+        model.not_modelled.push(format!(
+            "the prompts of `use_prompt`: {length} more keys and values in each attention of each block, made by two maps over \
+             {inner} channels"
+        ));
+    }
+    model
+}
+
+/// The decoder of `TrOCR`, which is a language model until it stands behind an encoder of images.
+pub(super) fn read_trocr(r: &mut Reader<'_>) -> ModelSpec {
+    let h = r.size(["d_model", "hidden_size"]);
+    let v = r.size("vocab_size");
+    r.check_product("the embedding table", &[("vocab_size", v), ("d_model", h)]);
+    let decoder = Side { normed_first: false, ..Side::read(r, h, true) };
+    let act = activation(r, "activation_function", "gelu");
+    let positions = r.size_or("max_position_embeddings", 512, FAMILY);
+    let rates = [r.float_or("dropout", 0.1, FAMILY), r.float_or("attention_dropout", 0.0, "off")];
+    let scaled = r.flag_or("scale_embedding", false, FAMILY);
+    let learned = r.flag_or("use_learned_position_embeddings", true, FAMILY);
+    let normed = r.flag_or("layernorm_embedding", true, FAMILY);
+    let tied = r.flag("tie_word_embeddings", true);
+    let width = r.size_or("cross_attention_hidden_size", h, "equal to d_model");
+    let norm = NormSpec { kind: NormKind::LayerNorm { bias: true }, eps: 1e-5 };
+    let embedding = EmbeddingSpec {
+        scale: scaled.then(|| (h as f64).sqrt()),
+        norm: normed.then(|| norm.clone()),
+        positions: Some(PositionTable {
+            offset: 2,
+            trained: learned,
+            ..PositionTable::new("embed_positions", positions)
+        }),
+        dropout: rates[0],
+        ..EmbeddingSpec::default()
+    };
+    let mut layers = decoder.layers(act, &norm, rates);
+    change_layers(&mut layers, |layer| {
+        scale_queries(layer);
+        if let Some(cross) = &mut layer.cross {
+            cross.width = width;
+        }
+    });
+    let mut model = tasks::model(&decoder.sizes(v), embedding, layers);
+    model.names = ModelNames {
+        body: "model.decoder",
+        embed_norm: "layernorm_embedding",
+        head: "output_projection",
+        ..ModelNames::default()
+    };
+    model.has_sdpa = false;
+    model.head.absent = false;
+    model.head.tied = tied;
+    model.head.narrow_loss = true;
+    super::classes::decoder_alone(&mut model);
+    model
+}
+
+/// Queries are scaled right behind their projection.
+fn scale_queries(layer: &mut LayerSpec) {
+    let cross = layer.cross.as_mut().map(|cross| &mut *cross.attention);
+    if let Some(attention) = cross {
+        attention.steps = AttentionSteps::ScaledQueries;
+    }
+    if let Some(attention) = layer.attention_mut() {
+        attention.steps = AttentionSteps::ScaledQueries;
+    }
 }
 
 pub(super) fn read_plbart(r: &mut Reader<'_>) -> ModelSpec {
@@ -240,5 +316,10 @@ fn family(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
     model.head.narrow_loss = true;
     // All but M2M-100 add a row of zeros.
     model.head.offsets = kin.offsets;
+    if kin.scaled_queries {
+        model.has_sdpa = false;
+        change_layers(&mut model.layers, scale_queries);
+        model.encoder.iter_mut().for_each(|encoder| change_layers(&mut encoder.layers, scale_queries));
+    }
     model
 }

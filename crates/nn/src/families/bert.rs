@@ -3,15 +3,16 @@
 //! RoBERTa, XLM-RoBERTa and CamemBERT count positions from behind the padding id; ELECTRA and ALBERT embed in a width of
 //! their own, and ALBERT's blocks share their weights.
 
-use super::common::{FAMILY, FREE, Sizes, activation, attention, block, equal, named, plain_mlp, plain_sizes};
+use super::common::{
+    FAMILY, FREE, Sizes, activation, attention, block, change_layers, equal, named, plain_mlp, plain_sizes, rotary,
+};
 use super::tasks::{self, Asked};
 use crate::config::Reader;
 use crate::spec::{
-    Activation, AttentionSpec, BlockForm, BufferSpec, CountedSpec, EmbeddingSpec, HeadSpec, LayerNames, LayerSpec,
-    LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionTable, Projection, Sequence, Task,
-    TypeTable,
+    Activation, AttentionSpec, BiasSource, BlockForm, BufferSpec, CountedSpec, EmbeddingSpec, HeadSpec, LayerNames,
+    LayerSpec, LinearSpec, MapSpec, ModelNames, ModelSpec, NormKind, NormSpec, Piece, PositionTable, Projection,
+    RelativeSpec, RotarySpec, Sequence, Task, TypeTable,
 };
-use std::sync::Arc;
 use tensor::DType;
 
 /// How a family of this kind differs from BERT.
@@ -33,6 +34,20 @@ struct Kin {
     act: &'static str,
     /// Kinds of tokens where the file does not say; none has none.
     kinds: u64,
+    /// The width in which tokens are embedded, if that may differ from the stream's.
+    narrow: Option<Narrow>,
+    /// Whether the head is the table of tokens where the file does not say; `None`: never.
+    tied: Option<bool>,
+}
+
+/// A width of embedded tokens that is mapped to the stream behind their norm.
+#[derive(Clone, Copy)]
+struct Narrow {
+    key: &'static str,
+    /// Width where the file does not say; that of the stream if there is none.
+    default: Option<u64>,
+    /// Module name of the map.
+    map: &'static str,
 }
 
 /// Heads by their names.
@@ -66,6 +81,8 @@ const BERT: Kin = Kin {
     sdpa: true,
     act: "gelu",
     kinds: 2,
+    narrow: None,
+    tied: Some(true),
 };
 
 const ROBERTA: Kin = Kin { body: "roberta", offset: true, heads: Heads::Roberta, ..BERT };
@@ -79,7 +96,8 @@ pub(super) fn read_roberta(r: &mut Reader<'_>) -> ModelSpec {
 }
 
 pub(super) fn read_electra(r: &mut Reader<'_>) -> ModelSpec {
-    encoder(r, Kin { body: "electra", heads: Heads::Electra, ..BERT })
+    let narrow = Some(Narrow { key: "embedding_size", default: Some(128), map: "embeddings_project" });
+    encoder(r, Kin { body: "electra", heads: Heads::Electra, narrow, ..BERT })
 }
 
 /// ERNIE: tasks beside kinds of tokens, if `use_task_id` says so.
@@ -108,9 +126,7 @@ pub(super) fn read_roberta_prelayernorm(r: &mut Reader<'_>) -> ModelSpec {
 pub(super) fn read_xlm_roberta_xl(r: &mut Reader<'_>) -> ModelSpec {
     let norms = Norms::Before(["attention.self_attn_layer_norm", "LayerNorm", "encoder.LayerNorm"]);
     let mut model = encoder(r, Kin { norms, embed_norm: false, kinds: 1, ..ROBERTA });
-    for layer in &mut model.layers {
-        Arc::make_mut(layer).feeds_whole = true;
-    }
+    change_layers(&mut model.layers, |layer| layer.feeds_whole = true);
     model
 }
 
@@ -159,6 +175,87 @@ pub(super) fn read_generation(r: &mut Reader<'_>) -> ModelSpec {
     encoder(r, Kin { heads: Heads::Bare, kinds: 0, ..BERT })
 }
 
+/// `RoFormer`: queries and keys are turned, neighbours being a pair.
+pub(super) fn read_roformer(r: &mut Reader<'_>) -> ModelSpec {
+    if r.flag_or("rotary_value", false, FAMILY) {
+        r.not_applied(
+            "rotary_value",
+            "`rotary_value` is true: values are turned too",
+            "counted as if they are not: elementwise work on them is missing",
+            "--set rotary_value=false",
+        );
+    }
+    let narrow = Some(Narrow { key: "embedding_size", default: None, map: "embeddings_project" });
+    let mut model = encoder(r, Kin { body: "roformer", sdpa: false, narrow, ..BERT });
+    let (h, table) = (model.hidden_size, model.embedding.positions.take());
+    let d = model.layers.first().and_then(|layer| layer.attention()).map_or(1, |attention| attention.head_dim);
+    // A table of sines that no gradient trains is a parameter all the same.
+    let table = CountedSpec::new("encoder.embed_positions.weight", &[table.map_or(1, |table| table.count), d]);
+    model.unused.push(CountedSpec { frozen: true, kind: crate::ParamKind::Embedding, ..table });
+    model.buffers.clear();
+    model.pooler.clear();
+    change_layers(&mut model.layers, |layer| {
+        if let Some(attention) = layer.attention_mut() {
+            attention.rotary = Some(RotarySpec { interleaved: true, ..rotary(d, 10_000.0) });
+        }
+    });
+    if let Task::Classes(classes) = model.task {
+        model.head.transform = two_maps(activation(r, "hidden_act", "gelu"), h, classes);
+    }
+    model
+}
+
+/// `RemBERT`: tokens come in and go out in widths of their own.
+pub(super) fn read_rembert(r: &mut Reader<'_>) -> ModelSpec {
+    let map = "encoder.embedding_hidden_mapping_in";
+    let narrow = Some(Narrow { key: "input_embedding_size", default: Some(256), map });
+    let out = r.size_or("output_embedding_size", 1664, FAMILY);
+    let mut model = encoder(r, Kin { body: "rembert", sdpa: false, narrow, tied: None, ..BERT });
+    let h = model.hidden_size;
+    if model.embedding.projection.is_none() {
+        // The map is there where both widths are the same.
+        model.embedding.projection = Some(LinearSpec::new(map, true));
+    }
+    if !model.head.absent {
+        let (act, norm) = (activation(r, "hidden_act", "gelu"), layer_norm(r));
+        let names = ["cls.predictions.dense", "cls.predictions.LayerNorm"];
+        model.head.transform = tasks::transform(names[0], names[1], act, [h, out], &norm);
+        model.head.width = Some(out);
+        model.head.bias_tie = None;
+    }
+    r.known(&["classifier_dropout_prob"]);
+    model
+}
+
+/// `MPNet`: trained position biases for all blocks, beside trained positions.
+pub(super) fn read_mpnet(r: &mut Reader<'_>) -> ModelSpec {
+    let mut model = encoder(r, Kin { body: "mpnet", sdpa: false, kinds: 0, ..ROBERTA });
+    let relative = RelativeSpec {
+        buckets: r.size_or("relative_attention_num_buckets", 32, FAMILY),
+        max_distance: 128,
+        from: BiasSource::Beside,
+    };
+    change_layers(&mut model.layers, |layer| {
+        if let BlockForm::PostResidual { m1, .. } = &mut layer.form {
+            m1.name = "attention.LayerNorm";
+        }
+        if let Some(attention) = layer.attention_mut() {
+            let map = |name| LinearSpec::new(name, true);
+            attention.projection = Projection::Separate { q: map("attn.q"), k: map("attn.k"), v: map("attn.v") };
+            attention.out = map("attn.o");
+            attention.relative = Some(relative);
+        }
+    });
+    model
+}
+
+/// Classes from the first position by two maps.
+fn two_maps(act: Activation, h: u64, classes: u64) -> Sequence {
+    let dense = MapSpec::piece("classifier.dense", true, h, h);
+    let out = Piece::Linear(MapSpec::head("classifier.out_proj", true, h, classes));
+    vec![Piece::First, dense, Piece::Activation(act), out]
+}
+
 /// `BigBird`: each block of positions sees a few others, unless a text is so short that all are seen.
 pub(super) fn read_big_bird(r: &mut Reader<'_>) -> ModelSpec {
     let sparse = r.choice("attention_type", &["block_sparse", "original_full"], FAMILY) == "block_sparse";
@@ -169,21 +266,18 @@ pub(super) fn read_big_bird(r: &mut Reader<'_>) -> ModelSpec {
     let mut model = encoder(r, Kin { sdpa: false, act: "gelu_new", ..BERT });
     let h = model.hidden_size;
     model.embedding.scale = scaled.then(|| (h as f64).sqrt());
-    for layer in &mut model.layers {
-        let attention = Arc::make_mut(layer).attention_mut();
-        if let (Some(Projection::Separate { q, k, v }), false) = (attention.map(|one| &mut one.projection), biased) {
+    change_layers(&mut model.layers, |layer| {
+        let projection = layer.attention_mut().map(|attention| &mut attention.projection);
+        if let (Some(Projection::Separate { q, k, v }), false) = (projection, biased) {
             for map in [q, k, v] {
                 map.bias = false;
             }
         }
-    }
+    });
     // Computed below every head, and read by none.
     model.pooler = pooler(if model.names.body.is_empty() { "pooler" } else { "bert.pooler" }, h);
     if let Task::Classes(classes) = model.task {
-        let dense = MapSpec::piece("classifier.dense", true, h, h);
-        let act = activation(r, "hidden_act", "gelu_new");
-        let out = Piece::Linear(MapSpec::head("classifier.out_proj", true, h, classes));
-        model.head.transform = vec![Piece::First, dense, Piece::Activation(act), out];
+        model.head.transform = two_maps(activation(r, "hidden_act", "gelu_new"), h, classes);
     }
     if sparse {
         let longest = random.saturating_mul(2).saturating_add(5).saturating_mul(block);
@@ -246,16 +340,16 @@ fn encoder(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
     let act = activation(r, "hidden_act", kin.act);
     let norm = layer_norm(r);
     let electra = kin.heads == Heads::Electra;
-    let width = electra.then(|| r.size_or("embedding_size", 128, FAMILY)).filter(|width| *width != s.h);
+    let narrow = kin.narrow.map(|one| (r.size_or(one.key, one.default.unwrap_or(s.h), FAMILY), one.map));
+    let narrow = narrow.filter(|(width, _)| *width != s.h);
+    let width = narrow.map(|(width, _)| width);
     let asked = Asked::of(r);
 
     let mut attention = both_ways(r, &s, "output.dense");
     attention.causal = r.flag("is_decoder", false);
     let mut embedding = embedding(r, &norm, kin.offset, width, kin.kinds);
     embedding.norm = embedding.norm.filter(|_| kin.embed_norm);
-    if width.is_some() {
-        embedding.projection = Some(LinearSpec::new("embeddings_project", true));
-    }
+    embedding.projection = narrow.map(|(_, map)| LinearSpec::new(map, true));
     let form = match kin.norms {
         Norms::Behind => BlockForm::PostResidual {
             m1: named("attention.output.LayerNorm", &norm),
@@ -269,7 +363,8 @@ fn encoder(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
     layer.names = LayerNames { attention: "attention", feed_forward: "" };
     layer.dropout = embedding.dropout;
     layer.counted = idle_cross(r, s.h, kin.norms);
-    let tied = r.flag("tie_word_embeddings", true);
+    r.known(&["tie_word_embeddings"]);
+    let tied = kin.tied.is_some_and(|default| r.flag("tie_word_embeddings", default));
     let mut model = tasks::model(&s, embedding, equal(&s, layer));
     model.has_sdpa = kin.sdpa;
     model.names = ModelNames {
@@ -331,15 +426,12 @@ fn encoder(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
         Asked::Classes(classes) => {
             model.task = Task::Classes(classes);
             model.head.absent = true;
-            let dense = MapSpec::piece("classifier.dense", true, s.h, s.h);
-            let out = |name| Piece::Linear(MapSpec::head(name, true, s.h, classes));
             model.head.transform = if kin.heads == Heads::Bert {
                 let mut all = pooler(pooler_of(kin.body), s.h);
-                all.push(out("classifier"));
+                all.push(Piece::Linear(MapSpec::head("classifier", true, s.h, classes)));
                 all
             } else {
-                let act = if electra { Activation::Gelu } else { Activation::Tanh };
-                vec![Piece::First, dense, Piece::Activation(act), out("classifier.out_proj")]
+                two_maps(if electra { Activation::Gelu } else { Activation::Tanh }, s.h, classes)
             };
         }
     }
@@ -352,6 +444,7 @@ fn pooler_of(body: &str) -> &'static str {
     match body {
         "ernie" => "ernie.pooler.dense",
         "layoutlm" => "layoutlm.pooler.dense",
+        "rembert" => "rembert.pooler.dense",
         _ => "bert.pooler.dense",
     }
 }

@@ -1,8 +1,8 @@
 //! The class that `architectures` names, where the reader of the family leaves that to be seen to here: bodies without a
 //! head, classifiers of sequences, decoders without their encoder. What is not made of a model is said in a warning.
 
+use super::common::change_layers;
 use super::tasks;
-use crate::ParamKind;
 use crate::config::Reader;
 use crate::spec::{CountedSpec, CrossSpec, HeadSpec, LayerSpec, MapSpec, ModelSpec, Piece, Projection, Task};
 use std::sync::Arc;
@@ -107,22 +107,12 @@ fn has_idle_cross(layer: &Arc<LayerSpec>) -> bool {
 }
 
 /// The decoder as a language model. Its attention to an encoder is there, and nothing runs it.
-fn decoder_alone(model: &mut ModelSpec) {
+pub(super) fn decoder_alone(model: &mut ModelSpec) {
     let h = model.hidden_size;
-    let mut made: Option<(Arc<LayerSpec>, Arc<LayerSpec>)> = None;
-    for layer in &mut model.layers {
-        // Equal blocks share one description.
-        let alone = match &made {
-            Some((from, to)) if Arc::ptr_eq(from, layer) => to.clone(),
-            _ => {
-                let mut own = (**layer).clone();
-                own.counted.extend(own.cross.take().iter().flat_map(|cross| parameters(cross, h)));
-                Arc::new(own)
-            }
-        };
-        made = Some((layer.clone(), alone.clone()));
-        *layer = alone;
-    }
+    change_layers(&mut model.layers, |layer| {
+        let idle = layer.cross.take();
+        layer.counted.extend(idle.iter().flat_map(|cross| parameters(cross, h)));
+    });
     model.encoder = None;
     model.embedding.shared = None;
     model.task = Task::NextToken;
@@ -133,14 +123,13 @@ fn decoder_alone(model: &mut ModelSpec) {
 fn parameters(cross: &CrossSpec, h: u64) -> Vec<CountedSpec> {
     let Projection::Separate { q, k, v } = &cross.attention.projection else { return Vec::new() };
     let maps = [
-        (["encoder_attn.k_proj.weight", "encoder_attn.k_proj.bias"], k.bias),
-        (["encoder_attn.v_proj.weight", "encoder_attn.v_proj.bias"], v.bias),
-        (["encoder_attn.q_proj.weight", "encoder_attn.q_proj.bias"], q.bias),
-        (["encoder_attn.out_proj.weight", "encoder_attn.out_proj.bias"], cross.attention.out.bias),
+        (["encoder_attn.k_proj.weight", "encoder_attn.k_proj.bias"], k.bias, cross.width),
+        (["encoder_attn.v_proj.weight", "encoder_attn.v_proj.bias"], v.bias, cross.width),
+        (["encoder_attn.q_proj.weight", "encoder_attn.q_proj.bias"], q.bias, h),
+        (["encoder_attn.out_proj.weight", "encoder_attn.out_proj.bias"], cross.attention.out.bias, h),
     ];
-    let of_map = |([weight, bias], biased): ([&'static str; 2], bool)| {
-        let weight = CountedSpec { kind: ParamKind::Matrix, ..CountedSpec::new(weight, &[h, h]) };
-        std::iter::once(weight).chain(biased.then(|| CountedSpec::new(bias, &[h])))
+    let of_map = |([weight, bias], biased, from): ([&'static str; 2], bool, u64)| {
+        std::iter::once(CountedSpec::new(weight, &[h, from])).chain(biased.then(|| CountedSpec::new(bias, &[h])))
     };
     let norm = ["encoder_attn_layer_norm.weight", "encoder_attn_layer_norm.bias"];
     maps.into_iter().flat_map(of_map).chain(norm.map(|name| CountedSpec::new(name, &[h]))).collect()

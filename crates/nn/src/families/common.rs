@@ -349,3 +349,19 @@ pub fn decoder(r: &mut Reader<'_>, s: &Sizes, layers: Vec<Arc<LayerSpec>>, norm:
 pub fn equal(s: &Sizes, layer: LayerSpec) -> Vec<Arc<LayerSpec>> {
     std::iter::repeat_n(Arc::new(layer), s.l as usize).collect()
 }
+
+/// Changes every block; equal blocks go on sharing one description.
+pub fn change_layers(layers: &mut [Arc<LayerSpec>], change: impl Fn(&mut LayerSpec)) {
+    let mut last: Option<(Arc<LayerSpec>, Arc<LayerSpec>)> = None;
+    for layer in layers {
+        let changed = match &last {
+            Some((from, to)) if Arc::ptr_eq(from, layer) => to.clone(),
+            _ => {
+                let mut own = (**layer).clone();
+                change(&mut own);
+                Arc::new(own)
+            }
+        };
+        last = Some((std::mem::replace(layer, changed.clone()), changed));
+    }
+}

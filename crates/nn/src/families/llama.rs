@@ -3,12 +3,13 @@
 //! as well.
 
 use super::common::{
-    FAMILY, FREE, activation, attention, block, decoder, equal, gated_mlp, heads, plain_mlp, pre_norm, rms, rope_theta,
-    rotary,
+    FAMILY, FREE, activation, attention, block, change_layers, decoder, equal, gated_mlp, heads, plain_mlp, pre_norm,
+    rms, rope_theta, rotary,
 };
 use super::common::{Given, Sizes, intermediate_size};
+use super::tasks::Asked;
 use crate::config::Reader;
-use crate::spec::{Activation, MlpSpec, ModelSpec, NormKind, NormSpec};
+use crate::spec::{Activation, HeadSpec, MapSpec, MlpSpec, ModelSpec, NormKind, NormSpec, Piece, Task};
 
 /// Keys and defaults in which families differ that are built alike.
 struct Variant {
@@ -86,6 +87,48 @@ pub(super) fn read_internlm3(r: &mut Reader<'_>) -> ModelSpec {
         ..LLAMA
     };
     model(r, &variant)
+}
+
+/// `EuroBERT`: Llama that attends in both directions, with what encoders are asked for behind it.
+pub(super) fn read_eurobert(r: &mut Reader<'_>) -> ModelSpec {
+    let mut model = model(r, &Variant { eps: (&["rms_norm_eps"], 1e-5), ..LLAMA });
+    change_layers(&mut model.layers, |layer| {
+        if let Some(attention) = layer.attention_mut() {
+            attention.causal = false;
+        }
+    });
+    let (h, asked) = (model.hidden_size, Asked::of(r));
+    let late = r.choice("classifier_pooling", &["late", "bos", "mean"], FAMILY);
+    r.known(&["mask_token_id"]);
+    model.task = Task::OwnToken;
+    model.head.bias = r.flag("mlp_bias", false);
+    model.head.narrow_loss = false;
+    match asked {
+        Asked::Hidden => {
+            model.task = Task::Outputs;
+            model.names.body = "";
+            model.head = HeadSpec { absent: true, ..HeadSpec::default() };
+        }
+        Asked::Classes(classes) => {
+            let maps = [
+                MapSpec::piece("dense", true, h, h),
+                Piece::Activation(Activation::Gelu),
+                Piece::Linear(MapSpec::head("classifier", true, h, classes)),
+            ];
+            let pool = match late {
+                "bos" => Piece::First,
+                _ => Piece::Mean,
+            };
+            let mut all = maps.to_vec();
+            // The scores of all positions are averaged, or one vector is scored.
+            all.insert(if late == "late" { all.len() } else { 0 }, pool);
+            model.task = Task::Classes(classes);
+            model.head = HeadSpec { absent: true, transform: all, ..HeadSpec::default() };
+        }
+        Asked::MaskedTokens | Asked::Other => {}
+    }
+    asked.warn(r, &mut model);
+    model
 }
 
 fn plain(f: u64, act: Activation, bias: bool) -> MlpSpec {

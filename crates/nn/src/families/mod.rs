@@ -72,6 +72,7 @@ mod mpt;
 mod nanochat;
 mod nemotron;
 mod nemotron_h;
+mod nomic_bert;
 mod olmo;
 mod olmo2;
 mod olmo_hybrid;
@@ -155,6 +156,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("ernie", bert::read_ernie),
     ("ernie4_5", ernie4_5::read),
     ("ernie4_5_moe", ernie4_5::read_moe),
+    ("eurobert", llama::read_eurobert),
     ("exaone", llama::read_exaone),
     ("exaone4", exaone4::read),
     ("exaone_moe", exaone4::read_moe),
@@ -184,6 +186,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("granitemoe", granitemoe::read),
     ("granitemoehybrid", granitemoehybrid::read),
     ("granitemoeshared", granitemoe::read_shared),
+    ("gte", nomic_bert::read_gte),
     ("helium", helium::read),
     ("hubert", wav2vec2::read_hubert),
     ("hunyuan_v1_dense", hunyuan::read_dense),
@@ -197,6 +200,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("jais2", llama::read_jais2),
     ("jamba", jamba::read),
     ("jetmoe", jetmoe::read),
+    ("jina_embeddings_v3", nomic_bert::read_jina),
     ("kimi_k2", deepseek::read_v3),
     ("kimi_linear", kimi_linear::read),
     ("layoutlm", bert::read_layoutlm),
@@ -225,11 +229,14 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("modernbert", modernbert::read),
     ("modernbert-decoder", modernbert::read_decoder),
     ("moshi", moshi::read),
+    ("mpnet", bert::read_mpnet),
     ("mpt", mpt::read),
     ("mt5", t5::read_mt5),
+    ("mvp", bart::read_mvp),
     ("nanochat", nanochat::read),
     ("nemotron", nemotron::read),
     ("nemotron_h", nemotron_h::read),
+    ("nomic_bert", nomic_bert::read),
     ("olmo", olmo::read),
     ("olmo2", olmo2::read),
     ("olmo3", olmo2::read_olmo3),
@@ -259,8 +266,10 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("qwen3_vl_moe_text", qwen_moe::read_qwen3),
     ("qwen3_vl_text", qwen3::read),
     ("recurrent_gemma", recurrent_gemma::read),
+    ("rembert", bert::read_rembert),
     ("roberta", bert::read_roberta),
     ("roberta-prelayernorm", bert::read_roberta_prelayernorm),
+    ("roformer", bert::read_roformer),
     ("rwkv", rwkv::read),
     ("sarvam_mla", deepseek::read_sarvam),
     ("sarvam_moe", glm4_moe::read_sarvam),
@@ -273,6 +282,8 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("stablelm", stablelm::read),
     ("starcoder2", starcoder2::read),
     ("t5", t5::read),
+    ("trocr", bart::read_trocr),
+    ("umt5", t5::read_umt5),
     ("unispeech", wav2vec2::read_unispeech),
     ("unispeech-sat", wav2vec2::read_unispeech_sat),
     ("vaultgemma", gemma2::read_vaultgemma),

@@ -1,4 +1,4 @@
-//! T5 and mT5: an encoder and a decoder with trained position biases, RMS norms, maps without biases, scores that are not
+//! T5, mT5 and UMT5: an encoder and a decoder with trained position biases, RMS norms, maps without biases, scores that are not
 //! scaled.
 
 use super::common::{FAMILY, FREE, Sizes, activation_named, attention, block, gated_mlp, named, plain_mlp, rms};
@@ -13,16 +13,24 @@ use std::sync::Arc;
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let scaled = r.flag("tie_word_embeddings", true);
     let scaled = r.flag("scale_decoder_outputs", scaled);
-    family(r, scaled, "relu")
+    family(r, scaled, "relu", false)
 }
 
 pub(super) fn read_mt5(r: &mut Reader<'_>) -> ModelSpec {
     // Whatever the file says, the class ties the tables.
     r.known(&["tie_word_embeddings", "scale_decoder_outputs"]);
-    family(r, true, "gated-gelu")
+    family(r, true, "gated-gelu", false)
 }
 
-fn family(r: &mut Reader<'_>, scaled: bool, act: &str) -> ModelSpec {
+/// UMT5: each block has position biases of its own.
+pub(super) fn read_umt5(r: &mut Reader<'_>) -> ModelSpec {
+    // The class ties the tables in any case; what the file says decides whether the outputs are scaled.
+    let scaled = r.flag("tie_word_embeddings", true);
+    let scaled = r.flag("scale_decoder_outputs", scaled);
+    family(r, scaled, "gated-gelu", true)
+}
+
+fn family(r: &mut Reader<'_>, scaled: bool, act: &str, own: bool) -> ModelSpec {
     let h = r.size_or(["d_model", "hidden_size"], 512, FAMILY);
     let d = r.size_or(["d_kv", "head_dim"], 64, FAMILY);
     let f = r.size_or("d_ff", 2048, FAMILY);
@@ -93,8 +101,9 @@ fn family(r: &mut Reader<'_>, scaled: bool, act: &str) -> ModelSpec {
             });
             Arc::new(layer)
         };
-        let rest = std::iter::repeat_n(layer(BiasSource::Stack), count.saturating_sub(1) as usize);
-        std::iter::once(layer(BiasSource::Table)).chain(rest).collect()
+        let [first, others] = if own { [BiasSource::Own; 2] } else { [BiasSource::Table, BiasSource::Stack] };
+        let rest = std::iter::repeat_n(layer(others), count.saturating_sub(1) as usize);
+        std::iter::once(layer(first)).chain(rest).collect()
     };
     let names = |body| ModelNames {
         body,

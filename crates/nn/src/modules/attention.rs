@@ -105,7 +105,7 @@ impl Attention {
             out_norm: spec.out_norm.as_ref().map(|norm| Norm::named(b, norm, a * dv)).transpose()?,
             relative: spec
                 .relative
-                .filter(|r| r.from == BiasSource::Table)
+                .filter(|r| matches!(r.from, BiasSource::Table | BiasSource::Own))
                 .map(|r| relative::table(b, r, a))
                 .transpose()?,
             crosses: false,

@@ -5,8 +5,8 @@
 use super::hf;
 use crate::context::Forward;
 use crate::param::{Builder, Init, ParamKind};
-use crate::spec::{AttentionSpec, RelativeSpec};
-use tensor::{DType, Result, Tensor, checkpoint};
+use crate::spec::{AttentionSpec, BiasSource, RelativeSpec};
+use tensor::{DType, Result, Runtime, Tensor, checkpoint};
 
 /// Name of the biases among the tables of a pass.
 const BIAS: &str = "relative bias";
@@ -29,24 +29,18 @@ pub fn table(b: &Builder<'_>, spec: RelativeSpec, heads: u64) -> Result<Tensor> 
 /// If shapes do not fit.
 pub fn make(f: &Forward, spec: &AttentionSpec, table: Option<&Tensor>, s: u64) -> Result<()> {
     let (Some(relative), Some(table)) = (spec.relative, table) else { return Ok(()) };
+    if relative.from == BiasSource::Own {
+        return Ok(());
+    }
     if let Some(past) = f.cache.as_ref().map(|cache| cache.len()).filter(|past| *past > 0) {
-        // Which buckets the positions before are in changes no cost of a pass without data.
-        let rt = &f.runtime;
-        f.shared(BIAS, || rt.no_grad(|| rt.zeros(&[1, spec.heads, s, past + s], table.dtype())))?;
+        f.shared(BIAS, || unplaced(f, spec, past, table))?;
         return Ok(());
     }
     f.shared(BIAS, || {
         let (rt, causal) = (f.runtime.clone(), spec.causal);
-        let look_up = move |t: &[Tensor]| {
-            let buckets = rt.no_grad(|| {
-                let all = buckets(relative, causal, s);
-                rt.tensor_with(&[s, s], DType::I64, || all.collect())
-            })?;
-            let _scope = rt.scope("relative_attention_bias");
-            Ok(std::iter::once(t[0].embedding(&buckets)?.permute(&[2, 0, 1])?.unsqueeze(0)?).collect())
-        };
-        // In the reference this is part of the first block, and is run again with it.
-        if f.recompute.whole_blocks().is_some() {
+        let look_up = move |t: &[Tensor]| Ok(std::iter::once(looked_up(&rt, relative, causal, s, &t[0])?).collect());
+        // In the reference this is part of the first block, and is run again with it; beside the blocks it is not.
+        if f.recompute.whole_blocks().is_some() && relative.from != BiasSource::Beside {
             Ok(checkpoint(&[table], look_up)?.remove(0))
         } else {
             look_up(std::slice::from_ref(table)).map(|mut made: tensor::Outputs| made.remove(0))
@@ -55,12 +49,37 @@ pub fn make(f: &Forward, spec: &AttentionSpec, table: Option<&Tensor>, s: u64) -
     Ok(())
 }
 
-/// The biases of the pass: `1 a s s`.
+/// The biases of the pass, or those of a table that serves one attention alone: `1 a s s`.
 ///
 /// # Errors
 /// If no block of the stack holds a table.
-pub fn bias(f: &Forward) -> Result<Tensor> {
-    f.shared(BIAS, || Err(NO_BIAS))
+pub fn bias(f: &Forward, spec: &AttentionSpec, own: Option<&Tensor>) -> Result<Tensor> {
+    match (own, spec.relative) {
+        (Some(table), Some(relative)) if relative.from == BiasSource::Own => {
+            let past = f.cache.as_ref().map_or(0, |cache| cache.len());
+            if past > 0 {
+                return unplaced(f, spec, past, table);
+            }
+            looked_up(&f.runtime, relative, spec.causal, f.seq_len, table)
+        }
+        _ => f.shared(BIAS, || Err(NO_BIAS)),
+    }
+}
+
+/// Biases of a text that goes on behind `past` positions: which buckets those are in changes no cost of a pass without data.
+fn unplaced(f: &Forward, spec: &AttentionSpec, past: u64, table: &Tensor) -> Result<Tensor> {
+    let rt = &f.runtime;
+    rt.no_grad(|| rt.zeros(&[1, spec.heads, f.seq_len, past + f.seq_len], table.dtype()))
+}
+
+/// The numbers of a table for all pairs of `s` positions: `1 a s s`.
+fn looked_up(rt: &Runtime, spec: RelativeSpec, causal: bool, s: u64, table: &Tensor) -> Result<Tensor> {
+    let buckets = rt.no_grad(|| {
+        let all = buckets(spec, causal, s);
+        rt.tensor_with(&[s, s], DType::I64, || all.collect())
+    })?;
+    let _scope = rt.scope("relative_attention_bias");
+    table.embedding(&buckets)?.permute(&[2, 0, 1])?.unsqueeze(0)
 }
 
 /// Zeros where attention to another stack has no biases: `1 a sq sk`, made once in a pass.
@@ -75,8 +94,8 @@ pub fn zeros(f: &Forward, heads: u64, [sq, sk]: [u64; 2], dtype: DType) -> Resul
 ///
 /// # Errors
 /// As [`bias`].
-pub fn mask(f: &Forward, spec: &AttentionSpec, dtype: DType) -> Result<Tensor> {
-    let bias = bias(f)?;
+pub fn mask(f: &Forward, spec: &AttentionSpec, own: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
+    let bias = bias(f, spec, own)?;
     if !spec.causal {
         return bias.contiguous();
     }

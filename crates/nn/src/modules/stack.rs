@@ -1,10 +1,10 @@
 //! Blocks one after another.
 
 use super::hybrid::Sharing;
-use super::{Block, BlockInputs, HyperHead, Norm, Streams, hf, rotary};
+use super::{Block, BlockInputs, HyperHead, Norm, Streams, hf, relative, rotary};
 use crate::context::Forward;
 use crate::param::Builder;
-use crate::spec::{BlockForm, FeedForwardSpec, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
+use crate::spec::{BiasSource, BlockForm, FeedForwardSpec, KvSharing, LayerSpec, Mixer, ModelNames, NormSpec};
 use std::sync::Arc;
 use tensor::{Result, Tensor, checkpoint_keeping};
 
@@ -21,6 +21,8 @@ pub struct Stack {
     streams: Option<Streams>,
     hyper: Option<HyperHead>,
     inputs: Option<BlockInputs>,
+    /// Position biases of all blocks, where their table lies beside them.
+    biases: Option<Tensor>,
 }
 
 impl Stack {
@@ -55,6 +57,15 @@ impl Stack {
         };
         let input = layers.first().and_then(|layer| layer.input.as_ref());
         let inputs = input.map(|input| BlockInputs::new(b, input, h, layers.len() as u64)).transpose()?;
+        let first = layers.first().and_then(|layer| layer.attention());
+        let beside = first.and_then(|one| Some((one.relative.filter(|r| r.from == BiasSource::Beside)?, one.heads)));
+        let biases = beside.map(|(relative, heads)| {
+            let around = names.layers.rsplit_once('.').map(|(around, _)| b.runtime().scope(around));
+            let table = relative::table(b, relative, heads);
+            drop(around);
+            table
+        });
+        let biases = biases.transpose()?;
         Ok(Self {
             specs: layers.to_vec(),
             blocks,
@@ -65,6 +76,7 @@ impl Stack {
             streams,
             hyper,
             inputs,
+            biases,
         })
     }
 
@@ -113,6 +125,9 @@ impl Stack {
         if let Some(streams) = &self.streams {
             inputs = Some(streams.inputs(f, &x)?);
             x = streams.fan_out(f, x)?;
+        }
+        if let Some(spec) = self.specs.first().and_then(|layer| layer.attention()) {
+            relative::make(f, spec, self.biases.as_ref(), x.size(1))?;
         }
         for (i, block) in self.blocks.iter().enumerate() {
             let _list = f.runtime.scope(self.list);

@@ -172,6 +172,10 @@ pub struct RelativeSpec {
 pub enum BiasSource {
     /// A table of this attention, for all blocks of the stack.
     Table,
+    /// A table beside the blocks, for all of them (`MPNet`).
+    Beside,
+    /// A table of this attention, for itself alone (UMT5).
+    Own,
     /// The attention of the stack that holds the table.
     Stack,
     /// There are none, and the reference adds zeros (attention to another stack).

@@ -155,6 +155,8 @@ pub struct HeadSpec {
     pub softcap: Option<f64>,
     /// Logits are multiplied with this.
     pub scale: Option<f64>,
+    /// Width of what it reads, where that is neither the width of the tokens nor of the stream (`RemBERT`).
+    pub width: Option<u64>,
     /// What runs on hidden states before it.
     pub transform: Sequence,
     /// A second name of the bias.
@@ -268,12 +270,14 @@ pub struct CountedSpec {
     pub shape: Vec<u64>,
     /// What it counts as.
     pub kind: ParamKind,
+    /// Whether no gradient trains it.
+    pub frozen: bool,
 }
 
 impl CountedSpec {
     /// A matrix, or a vector where there is one size.
     pub fn new(name: &'static str, shape: &[u64]) -> Self {
         let kind = if shape.len() > 1 { ParamKind::Matrix } else { ParamKind::Vector };
-        Self { name, shape: shape.to_vec(), kind }
+        Self { name, shape: shape.to_vec(), kind, frozen: false }
     }
 }

@@ -1,6 +1,6 @@
 //! The blocks of a model that one stage of a pipeline holds.
 
-use super::{BlockForm, KvSharing, LayerSpec, Mixer, ModelSpec, Task};
+use super::{BiasSource, BlockForm, KvSharing, LayerSpec, Mixer, ModelSpec, Task};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,6 +44,11 @@ impl ModelSpec {
             }
         };
         let shares = |layer: &Arc<LayerSpec>| layer.attention().is_some_and(|a| a.sharing != KvSharing::Own);
+        let biased = |layer: &Arc<LayerSpec>| {
+            let relative = layer.attention().and_then(|attention| attention.relative);
+            relative.is_some_and(|relative| relative.from != BiasSource::Own)
+        };
+        refuse(self.layers.iter().any(biased), "a stack whose blocks share position biases");
         refuse(self.encoder.is_some(), "an encoder with a decoder");
         refuse(self.patches.is_some(), "a model over patches of bytes");
         refuse(self.order.is_some(), "a stack whose blocks run repeatedly");

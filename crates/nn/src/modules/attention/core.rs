@@ -103,7 +103,7 @@ impl Attention {
         // PyTorch's CPU kernel wants one head size and no dropout, and falls back to small ops otherwise.
         let unfused = self.spec.head_dim != self.spec.value_dim || dropout > 0.0;
         if self.spec.has_trained_bias() {
-            let bias = relative::mask(f, &self.spec, heads.0.dtype())?;
+            let bias = relative::mask(f, &self.spec, self.relative.as_ref(), heads.0.dtype())?;
             return steps::unfused(set, heads, Some(&bias), dropout);
         }
         if falcon {
@@ -199,7 +199,7 @@ impl Attention {
         }
         if spec.relative.is_some() {
             let bias = if spec.has_trained_bias() {
-                relative::bias(f)?
+                relative::bias(f, spec, self.relative.as_ref())?
             } else {
                 relative::zeros(f, spec.heads, [q.size(2), k.size(2)], q.dtype())?
             };
