@@ -144,8 +144,10 @@ fn changes_that_make_it_fit_do() {
             let result = &json["result"];
             if words.starts_with("layout") {
                 assert_eq!(result["estimate"]["device_bytes"], lever["peak_bytes_about"], "{words}: {lever}");
-                let untimed = lever["step_seconds"].is_null();
-                assert!(untimed || result["estimate"]["step_seconds"] == lever["step_seconds"], "{words}: {lever}");
+                // Sums over blocks differ from those of a few blocks by their rounding.
+                let seconds = result["estimate"]["step_seconds"].as_f64().zip(lever["step_seconds"].as_f64());
+                let same = |(whole, short): (f64, f64)| (short / whole - 1.0).abs() < 1e-9;
+                assert!(lever["step_seconds"].is_null() || seconds.is_some_and(same), "{words}: {lever}");
             } else {
                 let device = if words.starts_with("plan") { &result["ledger"]["device"] } else { &result["device"] };
                 // Communicators grow with the devices, which the change with more of them leaves out.

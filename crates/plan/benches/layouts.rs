@@ -13,6 +13,7 @@ use napkin_plan::layout::estimate::{Cluster, Run};
 use napkin_plan::layout::given::Given;
 use napkin_plan::layout::quick::Book;
 use napkin_plan::layout::search::{Found, Wanted, layouts, search};
+use napkin_plan::levers::{self, Divided, Setup};
 use napkin_plan::model::Model;
 use napkin_plan::presets;
 use nn::Profile;
@@ -117,4 +118,14 @@ fn first_of_405b(bencher: Bencher<'_, '_>) {
     let run = run(&model, 8192);
     let layout = Layout { tp: 8, sp: true, pp: 16, dp: 128, zero: 1, grad_accum: 16, ..Layout::default() };
     bencher.bench_local(|| Book::new(&run).look(black_box(&layout)).unwrap());
+}
+
+/// What would make Llama 3.1 405B fit on 512 H100, of a layout that does not.
+#[divan::bench(sample_count = 5, sample_size = 1)]
+fn changes_of_405b(bencher: Bencher<'_, '_>) {
+    let model = llama_405b();
+    let run = run(&model, 4096);
+    let layout = Layout { tp: 8, sp: true, pp: 4, dp: 16, zero: 1, grad_accum: 16, ..Layout::default() };
+    let from = Setup { layout, step: run.step };
+    bencher.bench_local(|| levers::find(&Divided::of(black_box(&run)), &from).unwrap());
 }

@@ -13,10 +13,13 @@ use napkin_plan::layout::quick::Book;
 use napkin_plan::layout::search::{Wanted, layouts, search};
 use napkin_plan::layout::{ContextParallel, Layout, Schedule, check, rank};
 use napkin_plan::ledger::{self, Ledger, Request};
+use napkin_plan::levers::{Divided, Measure, Setup};
 use napkin_plan::model::Model;
 use napkin_plan::on_device::OnDevice;
+use napkin_plan::presets;
 use napkin_plan::runtime;
 use napkin_plan::sharding::Sharding;
+use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::step::{Precision, StepOptions};
 use nn::{Offload, Profile, Recompute};
 use std::collections::HashSet;
@@ -308,6 +311,30 @@ fn what_is_named_has_room_with_its_allocator() {
     );
     let front: Vec<u64> = found.front.iter().map(|(_, one)| one.total().get()).collect();
     assert!(front.iter().all(|bytes| *bytes <= capacity) && front.is_sorted_by(|a, b| a > b), "{front:?}");
+}
+
+/// What a change takes that is not enough is said without a whole trace, and is what that says.
+#[test]
+fn changes_that_are_not_enough_take_what_whole_traces_say() {
+    let (name, text) = presets::find("llama-3.1-8b").unwrap();
+    let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+    let run = run_of(&model, StepOptions { seq_len: 8192, ..step() });
+    let measure = Divided::of(&run);
+    let other = StepOptions { precision: Precision::Bf16Master, ..run.step };
+    let eight = OptimizerKind { kind: Kind::Adam8bit, implementation: Implementation::Fused };
+    let steps = [run.step, other, StepOptions { optimizer: eight, ..run.step }];
+    let mut checked = 0;
+    for (i, layout) in knobs().into_iter().enumerate() {
+        let setup = Setup { layout, step: steps[i % 3] };
+        let Ok(taken) = measure.measure(&setup) else { continue };
+        let run = Run { step: setup.step, ..run };
+        let (_, whole) = run.whole(&setup.layout).unwrap();
+        assert_eq!((taken.bytes, taken.fits), (whole.total().get(), whole.fits(run.cluster.hardware.capacity())));
+        let off = taken.seconds.unwrap() / whole.time.seconds() - 1.0;
+        assert!(off.abs() < 1e-9, "{}: {off}", setup.layout);
+        checked += usize::from(!taken.fits);
+    }
+    assert!(checked >= 8, "{checked}");
 }
 
 /// With allocators the best are those of tracing every layout whole with its allocators, in the order of their times, on devices

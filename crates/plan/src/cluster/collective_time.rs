@@ -153,7 +153,7 @@ impl Fabric {
     pub fn lateness(&self, collective: Collective, bytes: f64, span: Span) -> f64 {
         let steps = span.ranks as f64 - 1.0;
         match collective {
-            _ if span.inside() => 0.0,
+            _ if span.inside() || self.late == Late::default() => 0.0,
             // A tree, however slow the network is.
             Collective::AllReduce if bytes < rules().get("tree_below_mib") * MIB => {
                 2.0 * (span.nodes as f64).log2().ceil() * self.late.gather

@@ -113,11 +113,11 @@ impl Step {
 
     /// The lines of a step whose pipeline takes `seconds`. Ranks that are alike need to be there only once.
     pub fn lines(&self, machine: &Machine, seconds: f64) -> StepTime {
-        let busy = |rank: &Rank| -> f64 { rank.stages.iter().map(|passes| self.whole(machine, passes)).sum() };
+        let busy = |rank: &Rank| -> f64 { once(&rank.stages, |passes| self.whole(machine, passes)).sum() };
         let busiest = self.ranks.iter().map(busy).fold(0.0, f64::max) * self.micro_batches as f64;
         let updates = self.ranks.iter().map(|rank| {
-            let last = rank.stages.iter().map(|passes| machine.seconds(passes.backward + passes.weights)).sum();
-            let first = rank.stages.iter().map(|passes| machine.seconds(passes.forward)).sum();
+            let last = || once(&rank.stages, |passes| machine.seconds(passes.backward + passes.weights)).sum();
+            let first = || once(&rank.stages, |passes| machine.seconds(passes.forward)).sum();
             let Update { gradients, sync, gather, optimizer, parameters } = &rank.update;
             [
                 sync.exposed(machine, gradients, last),
@@ -142,8 +142,9 @@ impl Step {
     /// The pipeline of its passes.
     pub fn pipeline(&self, machine: &Machine) -> Pipeline {
         let chunks = self.ranks.first().map_or(0, |rank| rank.stages.len());
-        let passes = (0..chunks).flat_map(|chunk| self.ranks.iter().map(move |rank| &rank.stages[chunk]));
-        let stages = passes.map(|passes| self.stage(machine, passes)).collect();
+        let of_ranks: Vec<Vec<StageTime>> =
+            self.ranks.iter().map(|rank| once(&rank.stages, |passes| self.stage(machine, passes)).collect()).collect();
+        let stages = (0..chunks).flat_map(|chunk| of_ranks.iter().map(move |stages| stages[chunk])).collect();
         let talk = Talk { collective: Collective::Send, bytes: self.boundary, axis: Axis::Pp };
         Pipeline {
             ranks: self.ranks.len(),
@@ -186,12 +187,22 @@ impl Step {
     }
 }
 
+/// A number for each of these stages, worked out once for stages that are alike and follow each other.
+fn once<T: Copy>(stages: &[Passes], of: impl Fn(&Passes) -> T) -> impl Iterator<Item = T> {
+    let mut last: Option<(&Passes, T)> = None;
+    stages.iter().map(move |passes| match last {
+        Some((known, value)) if known == passes => value,
+        _ => last.insert((passes, of(passes))).1,
+    })
+}
+
 impl Sync {
     /// Seconds of exchanges that a pass of so many seconds does not hide.
-    pub fn exposed(self, machine: &Machine, talks: &[Talk], pass: f64) -> f64 {
+    pub fn exposed(self, machine: &Machine, talks: &[Talk], pass: impl Fn() -> f64) -> f64 {
         let exposed = |talk: &Talk| match self {
             Self::Behind => machine.talk(talk),
             Self::During { bucket } => {
+                let pass = pass();
                 let buckets = (talk.bytes / bucket).ceil().max(1.0);
                 let one = machine.talk(&Talk { bytes: talk.bytes / buckets, ..*talk });
                 // The last gradients are there only when the pass has ended, and the pass waits for its first parameters;

@@ -23,6 +23,7 @@ pub fn items<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<Item> {
 /// The same, each with the position of the event it belongs to.
 pub fn placed<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<(usize, Item)> {
     let mut items = Vec::new();
+    let launches = rules().get("trace_launches");
     // What was sent last, with the module and the position of that.
     let mut under_way: Option<(ModuleId, usize, Talk)> = None;
     for (at, event) in events.into_iter().enumerate() {
@@ -30,7 +31,7 @@ pub fn placed<'a>(events: impl IntoIterator<Item = &'a OpEvent>) -> Vec<(usize, 
         if let Some((_, sent, talk)) = under_way.take_if(|(module, ..)| *module != event.module) {
             items.push((sent, Item::Talk(talk)));
         }
-        match item(event) {
+        match item(event, launches) {
             Some(Item::Talk(talk)) if talk.collective == Collective::Send => {
                 let before = under_way.map_or(0.0, |(.., talk)| talk.bytes);
                 under_way = Some((event.module, at, Talk { bytes: before + talk.bytes, ..talk }));
@@ -56,18 +57,14 @@ fn buffer(event: &OpEvent) -> Option<Item> {
     Some(Item::Op(Piece { launches: 0.0, ..Piece::moves(bytes) }))
 }
 
-/// One op; nothing for a view and for what goes to a neighbour in a pipeline.
-pub fn item(event: &OpEvent) -> Option<Item> {
+/// One op, of so many launches; nothing for a view and for what goes to a neighbour in a pipeline.
+fn item(event: &OpEvent, launches: f64) -> Option<Item> {
     if let Some(talk) = talk(event) {
         return (talk.bytes > 0.0 && talk.axis != Axis::Pp).then_some(Item::Talk(talk));
     }
     let bytes = event.cost.traffic().get() as f64 - buffer(event).map_or(0.0, |_| 2.0 * event.cost.written as f64);
     let work = work(event);
-    (bytes > 0.0 || work != Work::Moves).then_some(Item::Op(Piece {
-        work,
-        bytes,
-        launches: rules().get("trace_launches"),
-    }))
+    (bytes > 0.0 || work != Work::Moves).then_some(Item::Op(Piece { work, bytes, launches }))
 }
 
 /// The exchange that an op is.

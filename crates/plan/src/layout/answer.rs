@@ -59,7 +59,7 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
 /// If it cannot be traced.
 pub(crate) fn changes(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<(), Diagnostics> {
     let from = Setup { layout: layout.clone(), step: run.step };
-    let found = levers::find(&Divided { run }, &from)?;
+    let found = levers::find(&Divided::of(run), &from)?;
     report.blocks.push(found.table().into());
     report.result.insert("levers", found.value());
     report.notes.extend(found.advice());

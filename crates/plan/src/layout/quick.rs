@@ -9,7 +9,7 @@ use nn::Ranks;
 use nn::context::Recompute;
 use nn::offload::Offload;
 use nn::optim::Implementation;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::cut::{Cut, Pieces};
 use super::estimate::Run;
@@ -48,6 +48,8 @@ pub struct Plan {
     pub cut: Cut,
     /// Its classes of ranks over a step.
     pub holdings: Vec<Holding>,
+    /// The short forms that its pieces come down to.
+    pub shorts: BTreeSet<usize>,
 }
 
 /// The plans of all pipelines of a model.
@@ -78,7 +80,9 @@ impl Plans {
         }
         let cut = self.pieces.cut(layout);
         let holdings = holdings(layout, &cut);
-        self.all.push(Plan { cut, holdings });
+        let pieces = cut.classes.iter().flat_map(|class| &class.pieces);
+        let shorts = pieces.map(|piece| self.pieces.all[*piece].short).collect();
+        self.all.push(Plan { cut, holdings, shorts });
         self.known.insert(key, self.all.len() - 1);
         self.all.len() - 1
     }

@@ -235,7 +235,7 @@ impl Terms<'_> {
         let talks: Vec<Talk> = groups.into_iter().filter(|(count, _)| *count > 0.0).map(talk).collect();
         let replicas = layout.dp.saturating_mul(layout.cp);
         let when = overlap::sync(self.engine, layout.zero, Exchange::Gradients, replicas, width);
-        let pass = machine.seconds(passes.backward + passes.weights) * chunks;
+        let pass = || machine.seconds(passes.backward + passes.weights) * chunks;
         passes.backward.device += when.exposed(machine, &talks, pass) / chunks * (n - 1.0) / n;
     }
 

@@ -3,11 +3,13 @@
 
 use nn::spec::ModelSpec;
 use nn::step::StepOptions;
+use std::cell::RefCell;
 use units::{Bytes, Diagnostics};
 
 use super::change::{Setup, Words};
 use crate::cluster::network;
 use crate::layout::estimate::{Cluster, Run};
+use crate::layout::quick::{Book, Look};
 use crate::ledger::{self, Request};
 use crate::model::Model;
 use crate::on_device::OnDevice;
@@ -64,11 +66,30 @@ pub struct Alone<'a> {
     pub clock: Clock<'a>,
 }
 
-/// The fullest rank of a layout.
+/// The fullest rank of a layout: traced whole, with its allocator, where its tensors have room; out of traces of a few blocks
+/// where they have not, which agrees to the byte.
 #[derive(Debug)]
 pub struct Divided<'a> {
-    /// The run.
-    pub run: &'a Run<'a>,
+    run: &'a Run<'a>,
+    /// What was traced of layouts that differ in no more than their degrees.
+    book: RefCell<Book<'a>>,
+}
+
+impl<'a> Divided<'a> {
+    /// Of layouts of a run.
+    pub fn of(run: &'a Run<'a>) -> Self {
+        Self { run, book: RefCell::new(Book::new(run)) }
+    }
+
+    /// What a layout takes by its tensors, without a whole trace, where that can be said.
+    fn by_tensors(&self, run: &Run<'_>, setup: &Setup) -> Option<Look> {
+        if !is_regular(setup) {
+            return None;
+        }
+        let own = run.step == self.run.step;
+        let look = if own { self.book.borrow_mut().look(&setup.layout) } else { Book::new(run).look(&setup.layout) };
+        look.ok()
+    }
 }
 
 /// Predicts the time of steps, where the device is known.
@@ -106,9 +127,17 @@ fn with<'a>(run: &Run<'a>, setup: &Setup) -> Run<'a> {
     Run { step: StepOptions { steps: 1, warm: true, ..setup.step }, ..*run }
 }
 
-/// Seconds of a step.
+/// Whether a step is looked at out of traces of a few blocks: stages are as even as can be, and updates have a time of their own.
+const fn is_regular(setup: &Setup) -> bool {
+    setup.layout.blocks.is_none() && !setup.step.in_backward
+}
+
+/// Seconds of a step: out of traces of a few blocks, or of a whole one.
 fn seconds(run: &Run<'_>, setup: &Setup) -> Option<f64> {
     let run = with(run, setup);
+    if let Some(look) = is_regular(setup).then(|| Book::new(&run).look(&setup.layout).ok()).flatten() {
+        return Some(look.time.seconds());
+    }
     Some(run.estimate(&setup.layout, &run.traces(&setup.layout).ok()?).ok()?.time.seconds())
 }
 
@@ -177,8 +206,13 @@ impl Measure for Divided<'_> {
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
         let run = with(self.run, setup);
+        let capacity = run.cluster.hardware.capacity();
+        // The allocator only adds: what has no room by its tensors needs no trace of its own.
+        if let Some(Look { seen, time, .. }) = self.by_tensors(&run, setup).filter(|one| one.seen.device > capacity) {
+            return Ok(Taken { bytes: seen.device.get(), fits: false, seconds: Some(time.seconds()) });
+        }
         let (_, estimate) = run.whole(&setup.layout)?;
         let seconds = Some(estimate.time.seconds());
-        Ok(Taken { bytes: estimate.total().get(), fits: estimate.fits(run.cluster.hardware.capacity()), seconds })
+        Ok(Taken { bytes: estimate.total().get(), fits: estimate.fits(capacity), seconds })
     }
 }

@@ -8,6 +8,7 @@ use crate::layout::estimate::Run;
 use crate::layout::{Layout, check};
 
 /// All that was traced for layouts of a run, whatever way they divide it: for looking at single ones.
+#[derive(Debug)]
 pub struct Book<'a> {
     run: &'a Run<'a>,
     plans: Plans,

@@ -295,7 +295,7 @@ impl<'a> Desk<'a> {
     /// The step of a layout, one rank of each class; its machine; its pipeline, all ranks.
     fn step(&mut self, layout: &Layout, plan: usize) -> Result<(Step, Machine, Pipeline), String> {
         let plans = self.plans;
-        let Plan { cut, holdings } = plans.get(plan);
+        let Plan { cut, holdings, .. } = plans.get(plan);
         let machine = self.machine.ok_or("no machine")?;
         let mut ranks = Vec::with_capacity(holdings.len());
         for (class, holding) in cut.classes.iter().zip(holdings) {

@@ -72,8 +72,7 @@ impl Sheet {
         plan: &Plan,
         (batch, alone): (u64, bool),
     ) -> Result<(), String> {
-        let wanted = plan.cut.classes.iter().flat_map(|class| &class.pieces).map(|piece| pieces.all[*piece].short);
-        for short in wanted.collect::<BTreeSet<usize>>() {
+        for &short in &plan.shorts {
             let missing = |(_, sheet): &&mut (&Way, &mut Self)| sheet.outline(short, alone, batch).is_none();
             let mut sheets: Vec<(&Way, &mut Self)> =
                 sheets.iter_mut().filter(missing).map(|(way, sheet)| (*way, &mut **sheet)).collect();

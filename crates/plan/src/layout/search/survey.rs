@@ -242,6 +242,7 @@ impl<'a> Survey<'a> {
     fn weigh(&self, number: usize, outcome: &mut Outcome, all: Vec<Placed>) {
         let found = &mut outcome.found;
         let mut desk = Desk::new(self.terms, &self.plans, &outcome.sheet);
+        let room = host_room();
         for (place, layout, (plan, ..)) in all {
             match desk.memory(&layout, plan) {
                 Err(reason) => *found.untraced.entry(reason).or_default() += 1,
@@ -253,7 +254,7 @@ impl<'a> Survey<'a> {
                 }
                 Ok(device) => match desk.host(&layout, plan).and_then(|host| {
                     let seen = desk.bounds(&layout, plan, device)?;
-                    Ok((host <= host_room()).then_some(seen))
+                    Ok((host <= room).then_some(seen))
                 }) {
                     Err(reason) => *found.untraced.entry(reason).or_default() += 1,
                     Ok(None) => found.too_large_host += 1,
