@@ -17,42 +17,42 @@ use tensor::DType;
 
 /// How a family of this kind differs from BERT.
 #[derive(Clone, Copy)]
-struct Kin {
+pub(super) struct Kin {
     /// Module of the whole model below a head.
-    body: &'static str,
+    pub body: &'static str,
     /// Whether the first position used is the one behind the padding id.
-    offset: bool,
+    pub offset: bool,
     /// Names of what stands behind the body.
-    heads: Heads,
+    pub heads: Heads,
     /// Where norms stand.
-    norms: Norms,
+    pub norms: Norms,
     /// Whether the embedded tokens are normalised.
-    embed_norm: bool,
+    pub embed_norm: bool,
     /// Whether the reference has a fused-attention path.
-    sdpa: bool,
+    pub sdpa: bool,
     /// Activation where the file names none.
-    act: &'static str,
+    pub act: &'static str,
     /// Kinds of tokens where the file does not say; none has none.
-    kinds: u64,
+    pub kinds: u64,
     /// The width in which tokens are embedded, if that may differ from the stream's.
-    narrow: Option<Narrow>,
+    pub narrow: Option<Narrow>,
     /// Whether the head is the table of tokens where the file does not say; `None`: never.
-    tied: Option<bool>,
+    pub tied: Option<bool>,
 }
 
 /// A width of embedded tokens that is mapped to the stream behind their norm.
 #[derive(Clone, Copy)]
-struct Narrow {
-    key: &'static str,
+pub(super) struct Narrow {
+    pub key: &'static str,
     /// Width where the file does not say; that of the stream if there is none.
-    default: Option<u64>,
+    pub default: Option<u64>,
     /// Module name of the map.
-    map: &'static str,
+    pub map: &'static str,
 }
 
 /// Heads by their names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heads {
+pub(super) enum Heads {
     /// A map of the first position is the pooler; `cls.predictions`.
     Bert,
     /// Two maps classify; `generator_predictions`.
@@ -65,7 +65,7 @@ enum Heads {
 
 /// Where the norms of a block stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Norms {
+pub(super) enum Norms {
     /// Behind the residuals.
     Behind,
     /// Before attention and before feed-forward, and one behind the last block, under these names.
@@ -85,7 +85,7 @@ const BERT: Kin = Kin {
     tied: Some(true),
 };
 
-const ROBERTA: Kin = Kin { body: "roberta", offset: true, heads: Heads::Roberta, ..BERT };
+pub(super) const ROBERTA: Kin = Kin { body: "roberta", offset: true, heads: Heads::Roberta, ..BERT };
 
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     encoder(r, BERT)
@@ -333,7 +333,7 @@ fn embedding(r: &mut Reader<'_>, norm: &NormSpec, offset: bool, width: Option<u6
     }
 }
 
-fn encoder(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
+pub(super) fn encoder(r: &mut Reader<'_>, kin: Kin) -> ModelSpec {
     let s = plain_sizes(r);
     let f = r.size("intermediate_size");
     r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);

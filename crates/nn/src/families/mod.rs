@@ -27,6 +27,7 @@ mod distilbert;
 mod doge;
 mod dots1;
 mod ernie4_5;
+mod esm;
 mod exaone4;
 mod experts;
 mod falcon;
@@ -138,6 +139,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("cohere2", cohere::read_cohere2),
     ("ctrl", ctrl::read),
     ("cwm", cwm::read),
+    ("data2vec-audio", wav2vec2::read_data2vec),
     ("data2vec-text", bert::read_data2vec_text),
     ("dbrx", dbrx::read),
     ("deberta-v2", deberta::read),
@@ -156,6 +158,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("ernie", bert::read_ernie),
     ("ernie4_5", ernie4_5::read),
     ("ernie4_5_moe", ernie4_5::read_moe),
+    ("esm", esm::read),
     ("eurobert", llama::read_eurobert),
     ("exaone", llama::read_exaone),
     ("exaone4", exaone4::read),

@@ -35,8 +35,32 @@ const NORMS: [&str; 8] = [
     "feature_extractor.conv_layers.7.layer_norm",
 ];
 
+/// Those of the convolutions that make positions, where there are several.
+const PLACES: [&str; 8] = [
+    "encoder.pos_conv_embed.layers.0.conv",
+    "encoder.pos_conv_embed.layers.1.conv",
+    "encoder.pos_conv_embed.layers.2.conv",
+    "encoder.pos_conv_embed.layers.3.conv",
+    "encoder.pos_conv_embed.layers.4.conv",
+    "encoder.pos_conv_embed.layers.5.conv",
+    "encoder.pos_conv_embed.layers.6.conv",
+    "encoder.pos_conv_embed.layers.7.conv",
+];
+
+/// How a family differs from wav2vec 2.0.
+struct Kin {
+    /// Module of the body below a head.
+    body: &'static str,
+    /// Whether a norm stands in front of the projection to the stream.
+    normed: bool,
+    /// Whether positions are made by several convolutions with norms without weights, and all others have norms too.
+    several: bool,
+}
+
+const WAV2VEC2: Kin = Kin { body: "wav2vec2", normed: true, several: false };
+
 pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
-    family(r, "wav2vec2", true)
+    family(r, &WAV2VEC2)
 }
 
 /// `HuBERT`: the same, but for the norm in front of the projection, which may be left out.
@@ -51,54 +75,80 @@ pub(super) fn read_hubert(r: &mut Reader<'_>) -> ModelSpec {
         );
     }
     r.known(&["classifier_proj_size"]);
-    family(r, "hubert", normed)
+    family(r, &Kin { body: "hubert", normed, ..WAV2VEC2 })
 }
 
 pub(super) fn read_unispeech(r: &mut Reader<'_>) -> ModelSpec {
     r.known(&["classifier_proj_size", "num_ctc_classes", "replace_prob"]);
-    family(r, "unispeech", true)
+    family(r, &Kin { body: "unispeech", ..WAV2VEC2 })
 }
 
 pub(super) fn read_unispeech_sat(r: &mut Reader<'_>) -> ModelSpec {
     r.known(&["classifier_proj_size", "num_clusters"]);
-    family(r, "unispeech_sat", true)
+    family(r, &Kin { body: "unispeech_sat", ..WAV2VEC2 })
 }
 
-fn family(r: &mut Reader<'_>, body: &'static str, normed: bool) -> ModelSpec {
+/// `data2vec` on sounds: a norm behind every convolution, and positions made by several of them.
+pub(super) fn read_data2vec(r: &mut Reader<'_>) -> ModelSpec {
+    r.known(&["classifier_proj_size"]);
+    family(r, &Kin { body: "data2vec_audio", several: true, ..WAV2VEC2 })
+}
+
+fn family(r: &mut Reader<'_>, kin: &Kin) -> ModelSpec {
     let mut s = vision::vision_sizes(r);
     s.v = r.size_or("vocab_size", 32, FAMILY);
     let f = r.size_or("intermediate_size", 3072, FAMILY);
     r.check_product("an MLP weight", &[("hidden_size", s.h), ("intermediate_size", f)]);
     let act = activation(r, "hidden_act", "gelu");
     let norm = NormSpec { kind: NormKind::LayerNorm { bias: true }, eps: r.float_or("layer_norm_eps", 1e-5, FREE) };
-    let stable = r.flag_or("do_stable_layer_norm", false, FAMILY);
+    let stable = !kin.several && r.flag_or("do_stable_layer_norm", false, FAMILY);
     let dropout = r.float_or("hidden_dropout", 0.1, FAMILY);
-    let (mut pieces, width) = extractor(r, &norm);
+    let (mut pieces, width) = extractor(r, &norm, kin.several);
     let projected = |name| named(name, &norm);
-    if normed {
+    if kin.normed {
         pieces.push(Piece::Norm(projected("feature_projection.layer_norm"), width));
     }
     pieces.push(MapSpec::piece("feature_projection.projection", true, width, s.h));
     let around = activation(r, "feat_extract_activation", "gelu");
-    let taps = r.size_or("num_conv_pos_embeddings", 128, FAMILY);
+    let (taps, count) = if kin.several {
+        (r.size_or("conv_pos_kernel_size", 19, FAMILY), r.size_or("num_conv_pos_embeddings", 5, FAMILY))
+    } else {
+        (r.size_or("num_conv_pos_embeddings", 128, FAMILY), 1)
+    };
     let groups = r.size_or("num_conv_pos_embedding_groups", 16, FAMILY);
     let channels = crate::config::Part::new("hidden_size", s.h, "wide");
     let parts = crate::config::Part::new("num_conv_pos_embedding_groups", groups, "groups");
     r.require_divides(channels, parts, "each group has an equal number of channels");
-    let mut positions = vec![Piece::Conv(Conv1dSpec {
-        map: LinearSpec::new("encoder.pos_conv_embed.conv", true),
-        input: s.h,
-        output: s.h,
-        taps,
-        stride: 1,
-        padding: taps / 2,
-        groups,
-        normed: true,
-    })];
-    if taps.is_multiple_of(2) {
-        positions.push(Piece::WithoutLast);
+    if count > PLACES.len() as u64 {
+        r.reject(
+            "num_conv_pos_embeddings",
+            format!("`num_conv_pos_embeddings` is {count}"),
+            "at most 8 convolutions are known",
+            "--set num_conv_pos_embeddings=5",
+        );
     }
-    positions.push(Piece::Activation(around));
+    let mut positions = Vec::new();
+    for name in PLACES.into_iter().take(count as usize) {
+        let name = if kin.several { name } else { "encoder.pos_conv_embed.conv" };
+        positions.push(Piece::Conv(Conv1dSpec {
+            map: LinearSpec::new(name, true),
+            input: s.h,
+            output: s.h,
+            taps,
+            stride: 1,
+            padding: taps / 2,
+            groups,
+            normed: !kin.several,
+        }));
+        if taps.is_multiple_of(2) {
+            positions.push(Piece::WithoutLast);
+        }
+        if kin.several {
+            let plain = NormSpec { kind: NormKind::LayerNormBare, eps: 1e-5 };
+            positions.push(Piece::Norm(named("encoder.pos_conv_embed.layer_norm", &plain), s.h));
+        }
+        positions.push(Piece::Activation(around));
+    }
     pieces.push(Piece::Residual(positions));
     r.known(KNOWN);
 
@@ -132,7 +182,7 @@ fn family(r: &mut Reader<'_>, body: &'static str, normed: bool) -> ModelSpec {
     let class = r.config().architectures().first().map(|class| (*class).to_owned()).unwrap_or_default();
     let headless = class.ends_with("Model");
     model.names = ModelNames {
-        body: if headless { "" } else { body },
+        body: if headless { "" } else { kin.body },
         layers: "encoder.layers",
         norm: "encoder.layer_norm",
         embed_norm: "encoder.layer_norm",
@@ -196,7 +246,7 @@ const KNOWN: &[&str] = &[
 ];
 
 /// The convolutions over samples, and the channels behind them.
-fn extractor(r: &mut Reader<'_>, norm: &NormSpec) -> (Sequence, u64) {
+fn extractor(r: &mut Reader<'_>, norm: &NormSpec, every: bool) -> (Sequence, u64) {
     let dims = r.sizes("conv_dim").unwrap_or_else(|| vec![512; 7]);
     let taps = r.sizes("conv_kernel").unwrap_or_else(|| vec![10, 3, 3, 3, 3, 2, 2]);
     let strides = r.sizes("conv_stride").unwrap_or_else(|| vec![5, 2, 2, 2, 2, 2, 2]);
@@ -204,7 +254,7 @@ fn extractor(r: &mut Reader<'_>, norm: &NormSpec) -> (Sequence, u64) {
     r.require_len("conv_stride", strides.len(), "conv_dim", dims.len() as u64);
     let bias = r.flag_or("conv_bias", false, FAMILY);
     let act = activation(r, "feat_extract_activation", "gelu");
-    let every = r.choice("feat_extract_norm", &["group", "layer"], FAMILY) == "layer";
+    let every = every || r.choice("feat_extract_norm", &["group", "layer"], FAMILY) == "layer";
     if dims.len() > CONVS.len() {
         r.reject(
             "conv_dim",

@@ -31,9 +31,11 @@ impl Norm {
             NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => Init::Zeros,
             _ => Init::Ones,
         };
-        let weight = (!matches!(spec.kind, NormKind::LayerNormPlain | NormKind::RmsPlain | NormKind::Identity))
-            .then(|| b.param("weight", shape, ParamKind::Vector, start))
-            .transpose()?;
+        let bare = matches!(
+            spec.kind,
+            NormKind::LayerNormPlain | NormKind::LayerNormBare | NormKind::RmsPlain | NormKind::Identity
+        );
+        let weight = (!bare).then(|| b.param("weight", shape, ParamKind::Vector, start)).transpose()?;
         let has_bias = matches!(spec.kind, NormKind::LayerNorm { bias: true } | NormKind::LayerNormUnitOffset);
         let bias = has_bias.then(|| b.param("bias", shape, ParamKind::Vector, Init::Zeros)).transpose()?;
         Ok(Self { name, kind: spec.kind, eps: spec.eps, weight, bias, parts: Vec::new() })
@@ -128,7 +130,9 @@ impl Norm {
         let dtype = x.dtype();
         let weight = || self.weight.as_ref().ok_or(NO_WEIGHT);
         match self.kind {
-            NormKind::LayerNorm { .. } => x.layer_norm(self.weight.as_ref(), self.bias.as_ref(), self.eps),
+            NormKind::LayerNorm { .. } | NormKind::LayerNormBare => {
+                x.layer_norm(self.weight.as_ref(), self.bias.as_ref(), self.eps)
+            }
             NormKind::LayerNormPlain => x.to_dtype(DType::F32)?.layer_norm(None, None, self.eps)?.to_dtype(dtype),
             NormKind::LayerNormUnitOffset => {
                 x.layer_norm(Some(&weight()?.add_scalar(1.0)?), self.bias.as_ref(), self.eps)

@@ -23,6 +23,8 @@ pub enum NormKind {
     LayerNormUnitOffset,
     /// Mean and variance without parameters (OLMo), input raised to f32.
     LayerNormPlain,
+    /// Mean and variance without parameters, in the dtype of the input (data2vec).
+    LayerNormBare,
     /// Root mean square, weight after the cast back (Llama).
     Rms,
     /// Root mean square, weight applied in f32 before the cast back (OLMo 2, GPT-OSS).
