@@ -132,6 +132,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("bloom", bloom::read),
     ("blt", blt::read),
     ("camembert", bert::read_roberta),
+    ("clip", vision::read_clip),
     ("clip_text_model", vision::read_clip_text),
     ("clip_vision_model", vision::read_clip_vision),
     ("codegen", codegen::read),

@@ -367,6 +367,38 @@ pub(super) fn read_siglip(r: &mut Reader<'_>) -> ModelSpec {
     model
 }
 
+/// CLIP as a classifier of images, which is what transformers makes of a file without `architectures`.
+pub(super) fn read_clip(r: &mut Reader<'_>) -> ModelSpec {
+    let classes = tasks::classes(r);
+    let (mut model, width) = with_part(r, "vision_config", |r| {
+        let (stack, norm) = clip_stack(r, "vision_model");
+        let width = stack.hidden_size;
+        let mut model = alone(stack);
+        let last = Piece::Norm(named("vision_model.post_layernorm", &norm), width);
+        model.pooler = vec![Piece::First, last];
+        (model, width)
+    });
+    r.known(&["text_config", "vision_config", "projection_dim", "logit_scale_init_value"]);
+    let class = r.config().architectures().first().map(|class| (*class).to_owned());
+    if class.is_some_and(|class| !class.ends_with("ForImageClassification")) {
+        let sizes = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"];
+        let stated = sizes.iter().all(|key| r.has(&format!("text_config.{key}")));
+        let projected = r.size_or("projection_dim", 512, FAMILY);
+        let said = stated.then(|| with_part(r, "text_config", read_clip_text)).filter(|_| !r.failed());
+        let counted = said.and_then(|text| {
+            let own: u64 = crate::step::parameters(&text).ok()?.iter().map(|one| one.elements).sum();
+            Some(own.saturating_add(text.hidden_size.saturating_add(width).saturating_mul(projected)))
+        });
+        let size = counted.map(|count| format!(" ({count} parameters with both projections)")).unwrap_or_default();
+        model.not_modelled.push(format!(
+            "the text encoder{size} and the loss that holds texts against images: the images are classified instead"
+        ));
+    }
+    let out = MapSpec::head("classifier", true, width, classes);
+    model.head.transform = vec![Piece::WithoutFirst, Piece::Mean, Piece::Linear(out)];
+    model
+}
+
 /// Reads a sub-configuration, with its problems and assumptions among those of the whole.
 pub(super) fn with_part<T>(r: &mut Reader<'_>, key: &'static str, read: impl FnOnce(&mut Reader<'_>) -> T) -> T {
     let config = r.config().part(key);
