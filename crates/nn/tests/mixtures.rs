@@ -112,7 +112,7 @@ fn latent_attention_dense_first_layers_and_what_is_left_out() {
     assert_eq!(params.iter().map(active).sum::<u64>(), 37_552_282_624);
     let note = loaded.spec.not_modelled.iter().find(|note| note.contains("multi-token")).unwrap();
     // 11,507,286,016 of a block, 2h x h, three norms.
-    assert!(note.contains("1 layer(s)") && note.contains("11610067968"), "{note}");
+    assert!(note.contains("1 layer for") && note.contains("11,610,067,968"), "{note}");
 }
 
 /// The announced layer of GLM-4.5 has the biases and head norms of the blocks it follows.

@@ -1,7 +1,7 @@
 //! A model as an input of analyses: what was read from the config, and traces of it.
 
 use nn::config::{Config, Resolved};
-use nn::families;
+use nn::families::{self, Loaded};
 use nn::fp8;
 use nn::objective::{HeadLoss, Reference};
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, SourceSpec};
@@ -11,6 +11,7 @@ use tensor::Trace;
 use tensor::meter::Mark;
 use units::{Diagnostic, Diagnostics, group_digits};
 
+use crate::quant;
 use crate::report::{Assumption, Cell, Origin, Value};
 
 /// A model with its name and the story of how its config was read.
@@ -34,14 +35,18 @@ impl Model {
     /// # Errors
     /// All problems of the config at once.
     pub fn from_config(name: impl Into<String>, config: &Config, assume: Option<&str>) -> Result<Self, Diagnostics> {
-        let loaded = families::load(config, assume)?;
-        Ok(Self {
-            name: name.into(),
-            spec: loaded.spec,
-            config: config.root().to_string(),
-            resolved: loaded.resolved,
-            notes: Diagnostics::new(),
-        })
+        let Loaded { spec, mut resolved, .. } = families::load(config, assume)?;
+        if let Some(Ok(format)) = quant::stated(config) {
+            // The reader of families does not know the formats of stored weights.
+            for problem in resolved.diagnostics.0.iter_mut().filter(|problem| quant::is_of_stored(problem)) {
+                let note = Diagnostic::note("T0320", format!("the checkpoint holds its weights as {}", format.name));
+                let location = problem.location.take();
+                *problem = location.into_iter().fold(note, Diagnostic::at).effect(
+                    "counted as the precision of training holds them; `infer` counts what is stored, --quant frozen weights",
+                );
+            }
+        }
+        Ok(Self { name: name.into(), spec, config: config.root().to_string(), resolved, notes: Diagnostics::new() })
     }
 
     /// Reads the model from the text of a config.
@@ -285,7 +290,7 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
         if options.precision == Precision::Fp8 && (tuning.packed.is_some() || tuning.lora.is_some()) {
             problems.push(
                 Diagnostic::error(
-                    "T0316",
+                    "T0320",
                     "fp8 casts weights that are trained: adapters and packed weights are not cast",
                 )
                 .help("--precision bf16-mixed"),

@@ -168,6 +168,20 @@ pub fn activation_named(r: &mut Reader<'_>, key: &str, name: &str) -> Activation
     })
 }
 
+/// `attention_bias` of a family whose projections have biases, or have none, whatever it says.
+pub fn fixed_bias(r: &mut Reader<'_>, biased: bool) {
+    let key = "attention_bias";
+    if r.opt_flag(key).is_some_and(|says| says != biased) {
+        let (says, is) = if biased { ("false", "have biases") } else { ("true", "have no bias") };
+        r.not_applied(
+            key,
+            format!("`{key}` is {says}, and the projections of this family {is}"),
+            "parameters are counted as the family has them",
+            "model_type llama reads it",
+        );
+    }
+}
+
 /// An RMS norm as Llama has it.
 pub fn rms(eps: f64) -> NormSpec {
     NormSpec { kind: NormKind::Rms, eps }

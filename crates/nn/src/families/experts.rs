@@ -8,6 +8,7 @@ use crate::spec::{
 };
 use crate::step;
 use std::sync::Arc;
+use units::group_digits;
 
 /// Numbers of a mixture under their usual keys.
 pub struct Counts {
@@ -184,9 +185,10 @@ pub fn announce_predictors(r: &Reader<'_>, count: u64, spec: &mut ModelSpec, blo
     let inside: u128 = params.iter().filter(|p| p.name.starts_with(&prefix)).map(|p| u128::from(p.elements)).sum();
     let h = u128::from(spec.hidden_size);
     let each = inside + 2 * h * h + 3 * h;
-    let total = each.saturating_mul(u128::from(count));
+    let (total, each) = (group_digits(each.saturating_mul(u128::from(count))), group_digits(each));
+    let layers = if count == 1 { "layer" } else { "layers" };
     spec.not_modelled.push(format!(
-        "{count} layer(s) for multi-token prediction that the config announces: transformers does not build them either. \
+        "{count} {layers} for multi-token prediction that the config announces: transformers does not build them either. \
          Each is a block and a map from 2h to h, {each} parameters ({total} in all), plus embedding and head where a \
          checkpoint stores them twice"
     ));

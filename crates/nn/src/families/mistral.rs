@@ -2,8 +2,8 @@
 //! that have it; Ministral 3 grows its queries with their position.
 
 use super::common::{
-    FREE, Sizes, activation, alternate, attention, block, decoder, equal, gated_mlp, intermediate_size, pre_norm, rms,
-    rope_theta, rotary, sizes_or, sliding, window,
+    FREE, Sizes, activation, alternate, attention, block, decoder, equal, fixed_bias, gated_mlp, intermediate_size,
+    pre_norm, rms, rope_theta, rotary, sizes_or, sliding, window,
 };
 use crate::config::Reader;
 use crate::spec::{Activation, AttentionSpec, LayerSpec, ModelSpec, NormSpec};
@@ -25,14 +25,7 @@ impl Base {
         let act = activation(r, "hidden_act", "silu");
         let norm = rms(r.float_or("rms_norm_eps", eps, FREE));
         let tied = r.flag("tie_word_embeddings", false);
-        if r.opt_flag("attention_bias") == Some(true) {
-            r.not_applied(
-                "attention_bias",
-                "`attention_bias` is true, and the projections of this family have no bias",
-                "parameters counted without those biases",
-                "model_type llama has them",
-            );
-        }
+        fixed_bias(r, false);
         let mut attention = attention(&s, false, false);
         attention.rotary = Some(rotary(s.d, rope_theta(r, theta)));
         attention.dropout = r.float_or("attention_dropout", 0.0, "off");

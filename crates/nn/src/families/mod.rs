@@ -349,6 +349,9 @@ pub fn load(config: &Config, assume: Option<&str>) -> Result<Loaded, Diagnostics
     let uncounted = config.not_counted().iter().filter(|part| !(counted && *part == "vision_config")).cloned();
     let uncounted: Vec<String> = uncounted.collect();
     spec.not_modelled.extend(uncounted.iter().map(|part| hole(config, part)));
+    if let (Some(part), true) = (config.sub_config(), uncounted.is_empty() && !counted && find(wrapper).is_none()) {
+        spec.not_modelled.push(format!("what `{wrapper}` has beside its `{part}`, which is in no number here"));
+    }
     let resolved = reader.finish()?;
     let turned = spec.layers.iter().filter_map(|layer| layer.attention()?.rotary.as_ref().map(|rotary| rotary.dim));
     if let Some(odd) = turned.into_iter().find(|dim| !dim.is_multiple_of(2)) {

@@ -1,8 +1,8 @@
 //! Qwen 2 and 2.5: biases on queries, keys and values that no key announces; windows in upper layers if switched on.
 
 use super::common::{
-    FREE, activation, alternate, attention, block, decoder, gated_mlp, intermediate_size, pre_norm, rms, rope_theta,
-    rotary, sizes_or, sliding, window,
+    FREE, activation, alternate, attention, block, decoder, fixed_bias, gated_mlp, intermediate_size, pre_norm, rms,
+    rope_theta, rotary, sizes_or, sliding, window,
 };
 use crate::config::Reader;
 use crate::spec::{LinearSpec, ModelSpec};
@@ -13,6 +13,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     let act = activation(r, "hidden_act", "silu");
     let norm = rms(r.float_or("rms_norm_eps", 1e-6, FREE));
     let tied = r.flag("tie_word_embeddings", false);
+    fixed_bias(r, true);
     let mut attention = attention(&s, true, true);
     attention.out = LinearSpec::new("o_proj", false);
     attention.rotary = Some(rotary(s.d, rope_theta(r, 10_000.0)));

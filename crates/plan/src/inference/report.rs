@@ -12,6 +12,7 @@ use super::subject::Subject;
 use super::{Request, Room};
 use crate::fit::Memory;
 use crate::phrase;
+use crate::quant;
 use crate::report::{Block, Cell, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
 use derivations::derive_weights;
 
@@ -73,8 +74,7 @@ impl Request<'_> {
         report.assumptions.extend(self.assumptions(&subject, kept.as_ref()));
         report.assumptions.extend(subject.assumptions.iter().cloned());
         // The reader of families does not know what the format of weights costs; here it is counted.
-        let counted = |w: &&Diagnostic| !(w.code == "T0118" && w.message.contains("`quantization_config`"));
-        report.warnings.extend(subject.warnings.iter().filter(counted).cloned());
+        report.warnings.extend(subject.warnings.iter().filter(|w| !quant::is_of_stored(w)).cloned());
         if let (Some(Err(what)), false) = (&self.stated, self.weights.given) {
             let message = format!("`quantization_config` = {what} is no format that is known");
             let problem = Diagnostic::warning("T0468", message);
