@@ -9,6 +9,7 @@ use napkin_nn::{Profile, Recompute};
 use std::path::PathBuf;
 use tensor::meter::{MemoryChange, Role};
 use tensor::{CastLists, Op, Phase, Trace};
+use units::group_digits;
 
 /// Parameter names inside a block, with their shapes.
 type Shapes<'a> = &'a [(&'a str, &'a [u64])];
@@ -132,6 +133,7 @@ fn announced_layers_are_blocks_of_the_model() {
         let each = of(3) - of(2) + 2 * 64 * 64 + 3 * 64;
         let said = config(2, more);
         let note = said.spec.not_modelled.iter().find(|note| note.contains("multi-token")).unwrap();
+        let each = group_digits(u128::from(each));
         assert!(note.contains(&format!("{each} parameters")), "{note}: {each}");
     }
 }

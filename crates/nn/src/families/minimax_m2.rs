@@ -54,7 +54,7 @@ pub(super) fn read(r: &mut Reader<'_>) -> ModelSpec {
     r.known(&["use_mtp"]);
     if modules > 0 {
         spec.not_modelled.push(format!(
-            "{modules} module(s) of {deep} layer(s) each for multi-token prediction that the config announces: transformers \
+            "{modules} × {deep} layers for multi-token prediction that the config announces: transformers \
              does not build them either. A layer is a block of the model"
         ));
     }
