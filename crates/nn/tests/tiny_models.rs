@@ -90,7 +90,9 @@ fn every_step_of(name: &str, spec: &ModelSpec, check: impl Fn(&str, &ModelSpec, 
             if recompute != Recompute::None && !matches!(precision, Precision::Fp32 | Precision::Bf16Mixed) {
                 continue;
             }
-            let options = StepOptions { precision, recompute, ..options(profile) };
+            // States are made in the first step and there in the second, whatever is recomputed.
+            let steps = if recompute == Recompute::None { 2 } else { 1 };
+            let options = StepOptions { precision, recompute, steps, ..options(profile) };
             check(&format!("{name} {profile} {precision} recompute {}", recompute.name()), spec, &options);
         }
     }
