@@ -152,6 +152,7 @@ pub const FAMILIES: &[(&str, Read)] = &[
     ("diffllama", diffllama::read),
     ("dinov2", dinov2::read),
     ("dinov2_with_registers", dinov2::read_with_registers),
+    ("dinov3_vit", dinov2::read_v3),
     ("distilbert", distilbert::read),
     ("doge", doge::read),
     ("dots1", dots1::read),
