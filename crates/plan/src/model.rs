@@ -39,7 +39,7 @@ impl Model {
         if let Some(Ok(format)) = quant::stated(config) {
             // The reader of families does not know the formats of stored weights.
             for problem in resolved.diagnostics.0.iter_mut().filter(|problem| quant::is_of_stored(problem)) {
-                let note = Diagnostic::note("T0320", format!("the checkpoint holds its weights as {}", format.name));
+                let note = Diagnostic::note("T0325", format!("the checkpoint holds its weights as {}", format.name));
                 let location = problem.location.take();
                 *problem = location.into_iter().fold(note, Diagnostic::at).effect(
                     "counted as the precision of training holds them; `infer` counts what is stored, --quant frozen weights",
@@ -290,7 +290,7 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
         if options.precision == Precision::Fp8 && (tuning.packed.is_some() || tuning.lora.is_some()) {
             problems.push(
                 Diagnostic::error(
-                    "T0320",
+                    "T0326",
                     "fp8 casts weights that are trained: adapters and packed weights are not cast",
                 )
                 .help("--precision bf16-mixed"),

@@ -220,7 +220,7 @@ pub fn stated(config: &Config) -> Option<Result<&'static Format, String>> {
 
 /// Whether a problem is that `quantization_config` was not understood, or the note that stands for it where it is.
 pub fn is_of_stored(problem: &Diagnostic) -> bool {
-    problem.code == "T0320" || problem.code == "T0118" && problem.message.contains("`quantization_config`")
+    problem.code == "T0325" || problem.code == "T0118" && problem.message.contains("`quantization_config`")
 }
 
 /// How the weights of a model are kept.
