@@ -147,7 +147,7 @@ mod tests {
     use nn::Profile;
     use nn::step::Precision;
 
-    fn traced() -> (StepOptions, nn::step::StepTrace) {
+    fn traced() -> (StepOptions, std::rc::Rc<nn::step::StepTrace>) {
         let (name, text) = presets::find("qwen3-0.6b").unwrap();
         let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
         let options = StepOptions::usual(512, Profile::Fused, Precision::Bf16Mixed);

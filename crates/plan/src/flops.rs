@@ -68,7 +68,7 @@ fn one_step(options: &StepOptions) -> StepOptions {
 /// As [`Model::trace`].
 pub fn work(model: &Model, options: &StepOptions) -> Result<Work, Diagnostics> {
     let options = one_step(options);
-    Ok(work_of(model, &options, &model.trace(&options)?))
+    Ok(work_of(model, &options, &*model.trace(&options)?))
 }
 
 /// Work of one token, from a trace.

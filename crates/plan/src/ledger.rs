@@ -5,6 +5,7 @@ use nn::spec::ModelNames;
 use nn::step::{Precision, StepOptions, StepTrace};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::rc::Rc;
 use tensor::{Role, Trace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
@@ -227,7 +228,7 @@ pub(crate) fn place(role: Role, path: &str, names: &ModelNames) -> (&'static str
 ///
 /// # Errors
 /// As [`Model::trace`].
-pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, StepTrace), Diagnostics> {
+pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, Rc<StepTrace>), Diagnostics> {
     let traced = model.trace(&request.options)?;
     let ledger = Ledger::of(&traced, &request.options, request.sharding, &model.spec.names, request.runtime);
     Ok((ledger, traced))

@@ -6,7 +6,9 @@ use nn::fp8;
 use nn::objective::{HeadLoss, Reference};
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, SourceSpec};
 use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 use tensor::Trace;
 use tensor::meter::Mark;
 use units::{Diagnostic, Diagnostics, group_digits};
@@ -189,13 +191,39 @@ impl Model {
             .into())
     }
 
-    /// Traces training steps of it.
+    /// Traces training steps of it. The last of them is kept: whoever asks about another device, or about another number of the
+    /// same step, asks of the same trace.
     ///
     /// # Errors
     /// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
-    pub fn trace(&self, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
-        trace(&self.spec, options)
+    pub fn trace(&self, options: &StepOptions) -> Result<Rc<StepTrace>, Diagnostics> {
+        let known = LAST.with_borrow(|last| last.as_ref().and_then(|last| last.of(&self.spec, options)));
+        if let Some(traced) = known {
+            return Ok(traced);
+        }
+        // Two of them are never held at once.
+        LAST.set(None);
+        let traced = Rc::new(trace(&self.spec, options)?);
+        LAST.set(Some(Last { spec: self.spec.clone(), options: *options, traced: Rc::clone(&traced) }));
+        Ok(traced)
     }
+}
+
+/// A traced step, and what it is one of.
+struct Last {
+    spec: ModelSpec,
+    options: StepOptions,
+    traced: Rc<StepTrace>,
+}
+
+impl Last {
+    fn of(&self, spec: &ModelSpec, options: &StepOptions) -> Option<Rc<StepTrace>> {
+        (self.options == *options && self.spec == *spec).then(|| Rc::clone(&self.traced))
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
 /// Traces training steps of a model.
@@ -407,4 +435,32 @@ pub fn pattern(path: &str) -> String {
         out.push_str(if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) { "*" } else { part });
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets;
+    use nn::Profile;
+
+    /// The last step is not traced again, another one is, and so is the same step of a model that differs.
+    #[test]
+    fn the_last_step_is_kept() {
+        let model = |keys: &[(&str, &str)]| {
+            let (name, text) = presets::find("gpt2").unwrap();
+            let keys: Vec<_> = keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            Model::from_text(name, name, text.as_bytes(), &keys, None).unwrap()
+        };
+        let step = StepOptions::usual(64, Profile::Fused, Precision::Bf16Mixed);
+        let small = model(&[("n_layer", "2")]);
+        let first = small.trace(&step).unwrap();
+        assert!(Rc::ptr_eq(&first, &small.clone().trace(&step).unwrap()));
+        let longer = small.trace(&StepOptions { seq_len: 65, ..step }).unwrap();
+        assert_ne!(first.trace.ops, longer.trace.ops);
+        let wider = model(&[("n_layer", "2"), ("n_embd", "1536")]).trace(&StepOptions { seq_len: 65, ..step }).unwrap();
+        assert_ne!(longer.trace.ops, wider.trace.ops);
+        let again = small.trace(&step).unwrap();
+        assert!(!Rc::ptr_eq(&first, &again));
+        assert_eq!((&first.trace.ops, &first.trace.memory), (&again.trace.ops, &again.trace.memory));
+    }
 }

@@ -213,7 +213,8 @@ fn weights_in_bytes() {
 fn a_failed_allocation_has_a_name() {
     let model = preset("gpt2-xl", &[("vocab_size", "50304"), ("n_layer", "2")]);
     let options = StepOptions { seq_len: 1024, batch: 4, profile: Profile::HfEager, ..OPTIONS };
-    let trace = model.trace(&options).unwrap().trace;
+    let traced = model.trace(&options).unwrap();
+    let trace = &traced.trace;
     let storage = trace.storages.iter().find(|s| s.bytes == 786 << 20).expect("786.00 MiB");
     let op = &trace.ops[storage.born as usize];
     assert_eq!((op.outputs[0].dtype, op.outputs[0].layout.elements()), (DType::F32, 4 * 1024 * 50_304));
@@ -349,8 +350,9 @@ fn activations_of_experts_count_each_choice() {
     let options = StepOptions { seq_len: 4096, profile: Profile::HfSdpa, precision: Precision::Bf16Pure, ..OPTIONS };
     // Elements over hidden_size of what the feed-forward part keeps of a token, f32 counted as two.
     let kept = |model: &Model, wide: bool| -> f64 {
-        let trace = model.trace(&options).unwrap().trace;
-        let live = live_before_backward(&trace);
+        let traced = model.trace(&options).unwrap();
+        let trace = &traced.trace;
+        let live = live_before_backward(trace);
         let held = live.iter().filter(|(_, role)| **role == Role::Activation);
         let held = held.map(|(id, _)| &trace.storages[*id as usize]);
         let part = held.filter(|s| {
@@ -440,8 +442,9 @@ fn what_attention_keeps() {
             "max_position_embeddings": 4096}"#,
     );
     let options = StepOptions { seq_len: 4096, ..OPTIONS };
-    let trace = model.trace(&options).unwrap().trace;
-    let kept = live_before_backward(&trace);
+    let traced = model.trace(&options).unwrap();
+    let trace = &traced.trace;
+    let kept = live_before_backward(trace);
     let of = |module: &str| -> u64 {
         let storages = kept.iter().filter(|(_, role)| **role == Role::Activation);
         let storages = storages.map(|(id, _)| &trace.storages[*id as usize]);

@@ -192,7 +192,8 @@ fn every_large_tensor_is_found_by_its_size() {
     let model = model(&LARGE.replace(": 36", ": 2"));
     for profile in [Profile::HfEager, Profile::HfSdpa, Profile::Fused] {
         let options = StepOptions { profile, ..OPTIONS };
-        let trace = model.trace(&options).unwrap().trace;
+        let traced = model.trace(&options).unwrap();
+        let trace = &traced.trace;
         let mut sizes: Vec<u64> =
             trace.storages.iter().map(|storage| storage.bytes).filter(|bytes| *bytes >= 10 << 20).collect();
         sizes.sort_unstable();

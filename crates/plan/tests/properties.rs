@@ -271,7 +271,8 @@ proptest! {
         let step = |shape: Shape| {
             let model = model(shape);
             let options = of(&model, options);
-            let trace = model.trace(&options).unwrap().trace;
+            let traced = model.trace(&options).unwrap();
+            let trace = &traced.trace;
             let all = trace.cost(|_| true);
             (all.matmul, all.matmul_dense, all.elementwise)
         };
