@@ -318,7 +318,7 @@ fn check(spec: &ModelSpec, options: &StepOptions) -> Result<(), Diagnostics> {
         if options.precision == Precision::Fp8 && (tuning.packed.is_some() || tuning.lora.is_some()) {
             problems.push(
                 Diagnostic::error(
-                    "T0326",
+                    "T0316",
                     "fp8 casts weights that are trained: adapters and packed weights are not cast",
                 )
                 .help("--precision bf16-mixed"),

@@ -20,6 +20,18 @@ use tensor::{CastLists, Phase};
 /// Largest difference of bytes, of the reference. The counts of parameters and FLOP are equal.
 const ALLOWED: f64 = 0.001;
 
+/// A step as the reference was measured: f32, one parameter at a time, nothing there before it, up to its gradients.
+fn step_of(batch: u64, seq_len: u64, profile: Profile) -> StepOptions {
+    StepOptions {
+        batch,
+        optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
+        autocast: CastLists::Cpu,
+        warm: false,
+        until: Until::Backward,
+        ..StepOptions::usual(seq_len, profile, Precision::Fp32)
+    }
+}
+
 #[test]
 fn small_variants_match() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/truth");
@@ -33,21 +45,9 @@ fn small_variants_match() {
         let config = config.unwrap_or_else(|| panic!("{problems}"));
         let loaded = families::load(&config, None).unwrap_or_else(|e| panic!("{file}: {e}"));
         let options = StepOptions {
-            batch: 2,
-            seq_len: 192,
-            profile: cells[1].parse::<Profile>().unwrap(),
             precision: cells[2].parse::<Precision>().unwrap(),
-            optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
             recompute: if cells[3] == "1" { Recompute::Full } else { Recompute::None },
-            grad_accum_steps: 1,
-            autocast: CastLists::Cpu,
-            steps: 1,
-            warm: false,
-            dropout: false,
-            objective: nn::Objective::DEFAULT,
-            offload: nn::Offload::NONE,
-            in_backward: false,
-            until: Until::Backward,
+            ..step_of(2, 192, cells[1].parse().unwrap())
         };
         let traced = step::trace(&loaded.spec, &options).unwrap();
         let params: u64 = traced.params.iter().map(|p| p.elements).sum();
@@ -76,23 +76,8 @@ fn small_variants_match() {
 
 /// Parameters, those that are trained, FLOP of forward and of both passes of a step: `cells` are sequences, tokens, profile.
 fn counts(spec: &nn::ModelSpec, cells: &[String]) -> String {
-    let options = StepOptions {
-        batch: cells[0].parse().unwrap(),
-        seq_len: cells[1].parse().unwrap(),
-        profile: cells[2].parse::<Profile>().unwrap(),
-        precision: Precision::Fp32,
-        optimizer: "adamw-forloop".parse::<OptimizerKind>().unwrap(),
-        recompute: Recompute::None,
-        grad_accum_steps: 1,
-        autocast: CastLists::Cpu,
-        steps: 1,
-        warm: false,
-        dropout: false,
-        objective: nn::Objective::DEFAULT,
-        offload: nn::Offload::NONE,
-        in_backward: false,
-        until: Until::Backward,
-    };
+    let (batch, seq_len) = (cells[0].parse().unwrap(), cells[1].parse().unwrap());
+    let options = step_of(batch, seq_len, cells[2].parse().unwrap());
     let traced = step::trace(spec, &options).unwrap();
     let params: u64 = traced.params.iter().map(|p| p.elements).sum();
     let trained: u64 = traced.params.iter().filter(|p| p.trainable).map(|p| p.elements).sum();

@@ -3,6 +3,7 @@
 //! RoBERTa, XLM-RoBERTa and CamemBERT count positions from behind the padding id; ELECTRA and ALBERT embed in a width of
 //! their own, and ALBERT's blocks share their weights.
 
+use super::classes::idle_attention;
 use super::common::{
     FAMILY, FREE, Sizes, activation, attention, block, change_layers, equal, named, plain_mlp, plain_sizes, rotary,
 };
@@ -474,8 +475,7 @@ fn idle_cross(r: &mut Reader<'_>, h: u64, norms: Norms) -> Vec<CountedSpec> {
         }
         Norms::Before(_) => ["crossattention.self_attn_layer_norm.weight", "crossattention.self_attn_layer_norm.bias"],
     };
-    let of_map = |[weight, bias]: [&'static str; 2]| [CountedSpec::new(weight, &[h, h]), CountedSpec::new(bias, &[h])];
-    maps.into_iter().flat_map(of_map).chain(norm.map(|name| CountedSpec::new(name, &[h]))).collect()
+    idle_attention(h, maps.map(|names| (names, true, h)), norm)
 }
 
 /// Ids of positions and of kinds that the reference holds for all positions of the table.

@@ -128,9 +128,18 @@ fn parameters(cross: &CrossSpec, h: u64) -> Vec<CountedSpec> {
         (["encoder_attn.q_proj.weight", "encoder_attn.q_proj.bias"], q.bias, h),
         (["encoder_attn.out_proj.weight", "encoder_attn.out_proj.bias"], cross.attention.out.bias, h),
     ];
+    idle_attention(h, maps, ["encoder_attn_layer_norm.weight", "encoder_attn_layer_norm.bias"])
+}
+
+/// Parameters of an attention to another stack that nothing runs, and of its norm: of each map the names of weight and bias,
+/// whether it has the latter, and its inputs; `h` outputs each.
+pub(super) fn idle_attention(
+    h: u64,
+    maps: [([&'static str; 2], bool, u64); 4],
+    norm: [&'static str; 2],
+) -> Vec<CountedSpec> {
     let of_map = |([weight, bias], biased, from): ([&'static str; 2], bool, u64)| {
         std::iter::once(CountedSpec::new(weight, &[h, from])).chain(biased.then(|| CountedSpec::new(bias, &[h])))
     };
-    let norm = ["encoder_attn_layer_norm.weight", "encoder_attn_layer_norm.bias"];
     maps.into_iter().flat_map(of_map).chain(norm.map(|name| CountedSpec::new(name, &[h]))).collect()
 }

@@ -2,8 +2,8 @@
 //! has no dense layers, and Sarvam's mixtures, which transformers builds as GLM.
 
 use super::common::{
-    FAMILY, FREE, Given, activation, attention, block, decoder, equal, gated_mlp, heads, intermediate_size, pre_norm,
-    rms, rope_theta, rotary, rotary_dim,
+    FAMILY, FREE, Given, activation, attention, block, decoder, gated_mlp, heads, intermediate_size, pre_norm, rms,
+    rope_theta, rotary, rotary_dim,
 };
 use super::experts::{
     corrected_router_or, counts, extra_predictors, mixed, mixture, router_extras, shared_experts, sparse,
@@ -105,16 +105,16 @@ fn model(r: &mut Reader<'_>, variant: &Variant) -> ModelSpec {
     let shared = r.size_or(["n_shared_experts", "num_shared_experts"], 1, FAMILY);
     let shared = shared_experts(r, &counts, ("n_shared_experts", shared), act, false);
     let sparse = sparse(attention.clone(), mixture(&counts, act, router, Some(shared)), pre_norm(&norm));
-    let (layers, last) = if let (Some(width), Some(first)) = (dense_width, variant.dense) {
+    let sparse = Arc::new(sparse);
+    let layers = if let (Some(width), Some(first)) = (dense_width, variant.dense) {
         let first = r.count_or("first_k_dense_replace", first, FAMILY);
         let dense = block(attention, gated_mlp(width, act, false), pre_norm(&norm));
-        let sparse = Arc::new(sparse);
-        (mixed(s.l, dense, &sparse, |i| i < first), sparse)
+        mixed(s.l, dense, &sparse, |i| i < first)
     } else {
-        (equal(&s, sparse.clone()), Arc::new(sparse))
+        vec![sparse.clone(); s.l as usize]
     };
     let mut spec = decoder(r, &s, layers, norm, tied);
-    extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &last);
+    extra_predictors(r, ["num_nextn_predict_layers", "num_mtp_layers"], &mut spec, &sparse);
     router_extras(r, &mut spec.not_modelled);
     spec
 }
