@@ -28,6 +28,7 @@ pub mod schedule;
 pub mod spec;
 pub mod step;
 pub mod training;
+mod unroll;
 
 pub use context::{Forward, Profile, Recompute};
 pub use loss::Labels;

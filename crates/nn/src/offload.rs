@@ -78,18 +78,22 @@ impl FromStr for Offload {
 const SMALLEST: u64 = 1024;
 
 /// Changes the recording of a step to one on a device with `offload` on its host.
-pub(crate) fn apply(trace: &mut Trace, params: &[Param], gradients: DType, offload: Offload) -> HostBytes {
+pub(crate) fn apply(trace: &mut Trace, update_bytes: u64, offload: Offload) -> HostBytes {
     let mut host = HostBytes::default();
     if offload.activations {
         (host.activations, host.activations_peak) = move_saved(trace);
     }
     if offload.optimizer {
         host.states = drop_updates(trace);
-        let trained = params.iter().filter(|p| p.trainable);
-        let bytes = |p: &Param| p.tensor.elements() * (gradients.size_in_bytes() + p.tensor.dtype().size_in_bytes());
-        host.update = trained.map(bytes).sum();
+        host.update = update_bytes;
     }
     host
+}
+
+/// Bytes of the gradients that an update on the host reads, and of the parameters that it gives back.
+pub(crate) fn update_bytes<'a>(params: impl Iterator<Item = &'a Param>, gradients: DType) -> u64 {
+    let bytes = |p: &Param| p.tensor.elements() * (gradients.size_in_bytes() + p.tensor.dtype().size_in_bytes());
+    params.filter(|param| param.trainable).map(bytes).sum()
 }
 
 /// When a storage is used.

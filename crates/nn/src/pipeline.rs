@@ -7,7 +7,7 @@ use crate::loss::Labels;
 use crate::optim::Hyper;
 use crate::param::{Param, ParamKind};
 use crate::spec::ModelSpec;
-use crate::step::{StepOptions, StepTrace, example, finished};
+use crate::step::{Recorded, StepOptions, StepTrace, example};
 use crate::training::Training;
 use std::collections::HashMap;
 use tensor::autograd::{History, Root};
@@ -236,7 +236,7 @@ pub fn trace(
         rank.update(Hyper::default().lr)?;
     }
     let models: Vec<_> = rank.stages.iter().map(Training::model).collect();
-    Ok(finished(&runtime, &models, options))
+    Ok(Recorded::of(&runtime, &models, options).finish(options))
 }
 
 const NO_STAGE: tensor::Error = tensor::Error::Backward("a pass through a stage that is not here");

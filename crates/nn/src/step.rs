@@ -13,6 +13,7 @@ use crate::ranks::Share;
 use crate::scaler::ScalerState;
 use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task, TowerSpec, Tuning};
 use crate::training::{Training, TrainingOptions};
+use crate::unroll;
 use std::fmt;
 use std::str::FromStr;
 use tensor::{CastLists, Cost, DType, Device, Phase, Result, Role, Runtime, Tensor, Trace};
@@ -342,9 +343,9 @@ pub fn tower_cost(spec: &TowerSpec, profile: Profile) -> Result<TowerCost> {
     Ok(TowerCost { forward: of(Phase::Forward), backward: of(Phase::Backward), positions })
 }
 
-fn infos(params: &[Param]) -> Vec<ParamInfo> {
+fn infos<'a>(params: impl IntoIterator<Item = &'a Param>) -> Vec<ParamInfo> {
     params
-        .iter()
+        .into_iter()
         .map(|p| ParamInfo {
             name: p.name.clone(),
             shape: p.shape.clone(),
@@ -359,12 +360,20 @@ fn infos(params: &[Param]) -> Vec<ParamInfo> {
         .collect()
 }
 
-/// Traces training steps of a model on the meta device.
+/// Traces training steps of a model on the meta device: what [`run`] records there, but for the values that random parameters
+/// would get.
 ///
 /// # Errors
 /// If a size is too large to count, or the sequence is longer than the model's learned positions.
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
-    run(&Runtime::new(Device::Meta), spec, options)
+    unrolled(spec, options).map_or_else(|| run(&Runtime::new(Device::Meta), spec, options), Ok)
+}
+
+/// The trace of a model that is traced with a few of its blocks and written out for all of them; `None` where they do not repeat,
+/// or too seldom, or not exactly: the model is then traced whole.
+pub fn unrolled(spec: &ModelSpec, options: &StepOptions) -> Option<StepTrace> {
+    let short = |spec: &ModelSpec| record(&Runtime::new(Device::Meta), spec, options);
+    Some(unroll::recorded(spec, options, short)?.finish(options))
 }
 
 /// Runs training steps of a model on a runtime and takes its recording.
@@ -372,7 +381,10 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
 /// # Errors
 /// As [`trace`].
 pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
-    let rt = runtime;
+    Ok(record(runtime, spec, options)?.finish(options))
+}
+
+fn record(rt: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result<Recorded> {
     let mut training = Training::new(rt, spec, &options.training())?;
     // The scale matters to no cost; a small one keeps the gradients of a device that computes finite, and no update is
     // skipped.
@@ -389,16 +401,16 @@ pub fn run(runtime: &Runtime, spec: &ModelSpec, options: &StepOptions) -> Result
         for _ in 0..options.grad_accum_steps {
             let loss = training.forward(&tokens, labels)?;
             if options.until == Until::Forward {
-                return Ok(finish(rt, training.model(), options));
+                return Ok(Recorded::of(rt, &[training.model()], options));
             }
             training.backward(loss, share)?;
         }
         if options.until == Until::Backward {
-            return Ok(finish(rt, training.model(), options));
+            return Ok(Recorded::of(rt, &[training.model()], options));
         }
         training.update(Hyper::default().lr)?;
     }
-    Ok(finish(rt, training.model(), options))
+    Ok(Recorded::of(rt, &[training.model()], options))
 }
 
 /// What the first stack reads, and labels: their values matter to no cost, and are legal and different on a device that
@@ -436,18 +448,35 @@ pub fn numbers(runtime: &Runtime, signal: &SignalSpec, batch: u64) -> Result<Ten
     Ok(runtime.tensor_with(&shape, DType::F32, values)?.with_role(Role::Input))
 }
 
-fn finish(runtime: &Runtime, model: &Model, options: &StepOptions) -> StepTrace {
-    finished(runtime, &[model], options)
+/// What a program that trained models recorded.
+pub(crate) struct Recorded {
+    pub(crate) trace: Trace,
+    pub(crate) params: Vec<ParamInfo>,
+    pub(crate) buffer_bytes: u64,
+    /// Gradients that go to the host and parameters that come back, where the update runs there.
+    pub(crate) update_bytes: u64,
 }
 
-/// The recording of a program that trained these models.
-pub(crate) fn finished(runtime: &Runtime, models: &[&Model], options: &StepOptions) -> StepTrace {
-    let mut trace = runtime.take_trace();
-    let params: Vec<Param> = models.iter().flat_map(|model| model.params()).cloned().collect();
-    if options.in_backward {
-        in_backward::apply(&mut trace);
+impl Recorded {
+    /// Takes the recording of a program that trained these models.
+    pub(crate) fn of(runtime: &Runtime, models: &[&Model], options: &StepOptions) -> Self {
+        let trace = runtime.take_trace();
+        let params = || models.iter().flat_map(|model| model.params());
+        let buffers = models.iter().flat_map(|model| model.buffers());
+        Self {
+            trace,
+            params: infos(params()),
+            buffer_bytes: buffers.map(|(_, tensor)| tensor.storage().bytes()).sum(),
+            update_bytes: offload::update_bytes(params(), options.precision.grad_dtype()),
+        }
     }
-    let host = offload::apply(&mut trace, &params, options.precision.grad_dtype(), options.offload);
-    let buffers = models.iter().flat_map(|model| model.buffers());
-    StepTrace { params: infos(&params), host, buffer_bytes: buffers.map(|(_, t)| t.storage().bytes()).sum(), trace }
+
+    /// Makes of it what a device records that updates within backward, or has something on its host.
+    pub(crate) fn finish(mut self, options: &StepOptions) -> StepTrace {
+        if options.in_backward {
+            in_backward::apply(&mut self.trace);
+        }
+        let host = offload::apply(&mut self.trace, self.update_bytes, options.offload);
+        StepTrace { trace: self.trace, params: self.params, buffer_bytes: self.buffer_bytes, host }
+    }
 }

@@ -1,7 +1,8 @@
 //! What stands behind a traced number: the tensors or products it is the sum of, in words.
 
-use tensor::Trace;
+use std::fmt;
 use tensor::meter::{OpEvent, TensorRef};
+use tensor::{DType, Trace};
 use units::group_digits;
 
 use crate::formulas::known;
@@ -76,14 +77,40 @@ pub fn tensor(t: &TensorRef) -> String {
     format!("{:?} {}", t.layout.shape(), t.dtype.name())
 }
 
+/// What a storage was made as: equal for those that are told in the same words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Made<'a> {
+    bytes: u64,
+    result: Option<(&'a [u64], DType, &'static str)>,
+}
+
+impl Made<'_> {
+    /// Bytes of it, undivided.
+    pub const fn bytes(self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Display for Made<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.result {
+            Some((shape, dtype, op)) => write!(f, "{shape:?} {} ({op})", dtype.name()),
+            None => write!(f, "{} B", self.bytes),
+        }
+    }
+}
+
+/// What a storage was made as, and by which op.
+pub fn made(trace: &Trace, id: usize) -> Made<'_> {
+    let info = trace.storages[id];
+    let born = trace.ops.get(info.born as usize);
+    let made = born.and_then(|e| e.outputs.iter().find(|o| o.storage.0 as usize == id).map(|o| (e, o)));
+    Made { bytes: info.bytes, result: made.map(|(event, out)| (out.layout.shape(), out.dtype, event.op.name())) }
+}
+
 /// A storage in words: the result it was made as, and by which op.
 pub fn storage(trace: &Trace, id: usize) -> String {
-    let born = trace.ops.get(trace.storages[id].born as usize);
-    let made = born.and_then(|e| e.outputs.iter().find(|o| o.storage.0 as usize == id).map(|o| (e, o)));
-    match made {
-        Some((event, output)) => format!("{} ({})", tensor(output), event.op.name()),
-        None => format!("{} B", trace.storages[id].bytes),
-    }
+    made(trace, id).to_string()
 }
 
 /// A contraction in words: its operands.

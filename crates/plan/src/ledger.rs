@@ -15,7 +15,7 @@ use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;
 use crate::levers::{self, Alone, Clock, Setup};
-use crate::model::{Model, pattern};
+use crate::model::{Model, Patterns, pattern};
 use crate::on_device::OnDevice;
 use crate::phrase;
 use crate::report::{
@@ -160,26 +160,28 @@ fn lines(
     for event in 0..phase.peak_event {
         device.apply(event);
     }
-    let mut groups: BTreeMap<(&'static str, String), (u64, u64, Sum)> = BTreeMap::new();
-    let mut add = |bucket, part: String, bytes: u64, what: String| {
-        let entry = groups.entry((bucket, part)).or_default();
-        entry.0 += bytes;
-        entry.1 += 1;
-        entry.2.add(what, u128::from(bytes));
-    };
+    // What is alike is counted before it is put into words: there are many blocks.
+    let patterns = Patterns::of(trace);
+    let mut alike: BTreeMap<(Role, usize, u64, evidence::Made<'_>), u64> = BTreeMap::new();
     for (id, held) in device.live().iter().enumerate() {
-        let Some((role, bytes)) = *held else { continue };
-        if bytes == 0 {
-            continue;
-        }
-        let path = pattern(trace.module(trace.storages[id].module));
-        let (bucket, part) = place(role, &path, names);
-        let full = trace.storages[id].bytes;
-        let mut what = evidence::storage(trace, id);
-        if bytes != full {
+        let Some((role, bytes)) = held.filter(|(_, bytes)| *bytes > 0) else { continue };
+        let pattern = patterns.number(trace.storages[id].module);
+        *alike.entry((role, pattern, bytes, evidence::made(trace, id))).or_default() += 1;
+    }
+    let mut groups: BTreeMap<(&'static str, String), (u64, u64, Sum)> = BTreeMap::new();
+    let mut add = |bucket, part: String, bytes: u64, times: u64, what: String| {
+        let entry = groups.entry((bucket, part)).or_default();
+        entry.0 += bytes * times;
+        entry.1 += times;
+        entry.2.add_times(what, times, u128::from(bytes) * u128::from(times));
+    };
+    for ((role, pattern, bytes, made), times) in alike {
+        let (bucket, part) = place(role, &patterns.distinct()[pattern], names);
+        let mut what = made.to_string();
+        if bytes != made.bytes() {
             let _ = write!(what, " ÷ {}", sharding.dp);
         }
-        add(bucket, part, bytes, what);
+        add(bucket, part, bytes, times, what);
     }
     let (weights, gradients) = phase.peak_op.map_or((0, 0), |op| device.communication(op));
     for (bucket, part, bytes) in [
@@ -188,7 +190,7 @@ fn lines(
         ("runtime", "", runtime.get()),
     ] {
         if bytes > 0 {
-            add(bucket, part.to_owned(), bytes, format!("{} B", group_digits(u128::from(bytes))));
+            add(bucket, part.to_owned(), bytes, 1, format!("{} B", group_digits(u128::from(bytes))));
         }
     }
     let mut out: Vec<Line> = groups

@@ -7,10 +7,11 @@ use nn::objective::{HeadLoss, Reference};
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, SourceSpec};
 use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::Trace;
-use tensor::meter::Mark;
+use tensor::meter::{Mark, ModuleId};
 use units::{Diagnostic, Diagnostics, group_digits};
 
 use crate::quant;
@@ -435,6 +436,39 @@ pub fn pattern(path: &str) -> String {
         out.push_str(if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) { "*" } else { part });
     }
     out
+}
+
+/// The [`pattern`] of every module of a trace, each different one once: there are many blocks and few modules in one.
+pub(crate) struct Patterns {
+    distinct: Vec<String>,
+    of: Vec<usize>,
+}
+
+impl Patterns {
+    /// Those of a trace.
+    pub(crate) fn of(trace: &Trace) -> Self {
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let mut distinct = Vec::new();
+        let number = |path: &String| {
+            let path = pattern(path);
+            *known.entry(path).or_insert_with_key(|path| {
+                distinct.push(path.clone());
+                distinct.len() - 1
+            })
+        };
+        let of = trace.modules.iter().map(number).collect();
+        Self { distinct, of }
+    }
+
+    /// The different ones.
+    pub(crate) fn distinct(&self) -> &[String] {
+        &self.distinct
+    }
+
+    /// Which of them is that of a module.
+    pub(crate) fn number(&self, module: ModuleId) -> usize {
+        self.of[module.0 as usize]
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use units::Bytes;
 use crate::blocks::Blocks;
 use crate::hardware::{Hardware, Precision};
 use crate::ledger::{Ledger, Request, peak_words, place, steady, stretch};
-use crate::model::{Model, pattern};
+use crate::model::{Model, Patterns};
 use crate::report::{Axis, BUCKETS, Sample, Slice, StepTimeline, Stretch};
 use crate::timeline::Device;
 
@@ -42,12 +42,10 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
     let mut device = Device::new(traced, &request.options, request.sharding, Blocks::of(names));
     let number = |name: &str| ORDER.iter().position(|one| *one == name).unwrap_or(BUCKETS - 1);
     // By module and role, since there are many more storages than modules.
-    let places = trace.modules.iter().map(|path| {
-        let path = pattern(path);
-        Role::ALL.map(|role| number(place(role, &path, names).0))
-    });
+    let patterns = Patterns::of(trace);
+    let places = patterns.distinct().iter().map(|path| Role::ALL.map(|role| number(place(role, path, names).0)));
     let places: Vec<_> = places.collect();
-    let bucket = |role: Role, storage: usize| places[trace.storages[storage].module.0 as usize][role as usize];
+    let bucket = |role: Role, storage: usize| places[patterns.number(trace.storages[storage].module)][role as usize];
     let (communication, gradients) = (number("communication"), number("gradients"));
     let mut bytes = [0; BUCKETS];
     bytes[number("runtime")] = request.runtime.get();

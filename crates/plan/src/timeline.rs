@@ -59,26 +59,32 @@ pub struct Device<'a> {
     whole_updates: bool,
     /// Modules whose parameters are those of experts.
     experts: Vec<bool>,
-    gathered: Option<Gathered>,
-    unsharded_gradients: Option<Gathered>,
+    /// What is gathered and reduced at once, where anything is.
+    units: Option<Gathered>,
+    gathers_weights: bool,
+    reduces_gradients: bool,
     now: Vec<Option<(Role, u64)>>,
     by_role: ByRole,
+    bytes: u64,
 }
 
 impl<'a> Device<'a> {
     /// Nothing allocated yet.
     pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
         let trace = &traced.trace;
+        let (gathers_weights, reduces_gradients) = (sharding.gathers(), sharding.zero >= 2 && sharding.dp > 1);
         let units = || Gathered::new(trace, &traced.params, options, blocks);
         Self {
             trace,
             sharding,
             experts: expert_modules(trace, &traced.params),
             whole_updates: options.optimizer.kind.needs_whole_matrices(),
-            gathered: sharding.gathers().then(units),
-            unsharded_gradients: (sharding.zero >= 2 && sharding.dp > 1).then(units),
+            units: (gathers_weights || reduces_gradients).then(units),
+            gathers_weights,
+            reduces_gradients,
             now: vec![None; trace.storages.len()],
             by_role: ByRole::default(),
+            bytes: 0,
         }
     }
 
@@ -93,11 +99,12 @@ impl<'a> Device<'a> {
         };
         if let Some((role, bytes)) = self.now[at].take() {
             self.by_role[role as usize] -= bytes;
+            self.bytes -= bytes;
         }
         if let Some(role) = new {
             // Gathered copies of weights are counted by unit instead of by tensor.
             let whole = self.whole_updates && role == Role::Temporary && info.phase == meter::Phase::Optimizer;
-            let bytes = if role == Role::WeightCast && self.gathered.is_some() {
+            let bytes = if role == Role::WeightCast && self.gathers_weights {
                 0
             } else if whole {
                 info.bytes
@@ -106,6 +113,7 @@ impl<'a> Device<'a> {
                 self.sharding.bytes(info.bytes, role, info.phase, of_expert)
             };
             self.by_role[role as usize] += bytes;
+            self.bytes += bytes;
             self.now[at] = Some((role, bytes));
         }
         matches!(event.change, MemoryChange::Alloc(_))
@@ -113,22 +121,28 @@ impl<'a> Device<'a> {
 
     /// Bytes gathered or not yet reduced around op `at`.
     pub fn communication(&self, at: usize) -> (u64, u64) {
-        (
-            self.gathered.as_ref().map_or(0, |g| g.weights(self.trace, at)),
-            self.unsharded_gradients.as_ref().map_or(0, |g| g.gradients(self.trace, at)),
-        )
+        let weights = self.weight_units().map_or(0, |g| g.weights(self.trace, at));
+        (weights, self.gradient_units().map_or(0, |g| g.gradients(self.trace, at)))
+    }
+
+    fn weight_units(&self) -> Option<&Gathered> {
+        self.units.as_ref().filter(|_| self.gathers_weights)
+    }
+
+    fn gradient_units(&self) -> Option<&Gathered> {
+        self.units.as_ref().filter(|_| self.reduces_gradients)
     }
 
     /// What is gathered or not yet reduced around op `at`, unit by unit.
     pub fn units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
-        let weights = self.gathered.as_ref().map(|g| g.weight_units(self.trace, at));
-        let gradients = self.unsharded_gradients.as_ref().and_then(|g| g.gradient_unit(self.trace, at));
+        let weights = self.weight_units().map(|g| g.weight_units(self.trace, at));
+        let gradients = self.gradient_units().and_then(|g| g.gradient_unit(self.trace, at));
         weights.into_iter().flatten().chain(gradients)
     }
 
     /// Whether there can be [`units`](Self::units).
     pub fn has_units(&self) -> bool {
-        self.gathered.is_some() || self.unsharded_gradients.is_some()
+        self.units.is_some()
     }
 
     /// Role and bytes of each storage that is live.
@@ -165,7 +179,7 @@ impl Timeline {
             let end = trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
             let mut phase = Phase {
                 name: mark.name.clone(),
-                peak_bytes: device.by_role.iter().sum(),
+                peak_bytes: device.bytes,
                 peak_by_role: device.by_role,
                 peak_op: None,
                 peak_event: start,
@@ -179,7 +193,7 @@ impl Timeline {
                 if grew {
                     (weights, gradients) = device.communication(op as usize);
                 }
-                let live = device.by_role.iter().sum::<u64>() + weights + gradients;
+                let live = device.bytes + weights + gradients;
                 points.push(Point { op, phase: i, bytes: live });
                 if grew && live > phase.peak_bytes {
                     phase.peak_bytes = live;

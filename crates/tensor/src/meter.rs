@@ -289,6 +289,9 @@ impl Trace {
     }
 }
 
+/// Most bytes that can be live and still be counted exactly.
+pub const MOST_LIVE: u64 = 1 << 62;
+
 /// What the meter knows of a storage.
 #[derive(Debug)]
 struct Slot {
@@ -364,8 +367,7 @@ impl Meter {
 
     /// Whether so many bytes more can be live and still be counted exactly.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        const LIMIT: u64 = 1 << 62;
-        self.live.checked_add(bytes).is_some_and(|live| live <= LIMIT)
+        self.live.checked_add(bytes).is_some_and(|live| live <= MOST_LIVE)
     }
 
     /// Bytes that are live only while an op runs.
