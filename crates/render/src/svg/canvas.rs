@@ -103,43 +103,52 @@ impl Canvas {
     }
 }
 
-/// A line through points: a step along one axis says only the coordinate that changes, and points on its way are left out.
-/// The line is the same, and that of a step has a third of the text.
+/// A line through points, in tenths of a pixel: a step along one axis says only how far it goes, and points on its way are left
+/// out. The line is the same, and that of a step has a quarter of the text.
 fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     let mut path = String::new();
     let mut before: Option<(i64, i64)> = None;
-    // A step that may go on: its axis, where it ends, and which way it goes.
-    let mut step: Option<(char, i64, i64)> = None;
+    // A step that may go on: its axis, and how far it goes.
+    let mut step: Option<(char, i64)> = None;
     for (x, y) in points {
-        let to = (hundredths(x), hundredths(y));
+        let to = (tenths(x), tenths(y));
         let next = match before.replace(to) {
             Some(at) if at == to => continue,
-            Some(at) if at.1 == to.1 => Some(('H', to.0, (to.0 - at.0).signum())),
-            Some(at) if at.0 == to.0 => Some(('V', to.1, (to.1 - at.1).signum())),
+            Some(at) if at.1 == to.1 => ('h', to.0 - at.0),
+            Some(at) if at.0 == to.0 => ('v', to.1 - at.1),
             at => {
                 end(&mut path, step.take());
                 path.push(if at.is_none() { 'M' } else { 'L' });
-                decimal(&mut path, to.0);
+                decimal(&mut path, to.0 * 10);
                 path.push(' ');
-                decimal(&mut path, to.1);
+                decimal(&mut path, to.1 * 10);
                 continue;
             }
         };
-        let goes_on = |(axis, _, way): (char, i64, i64)| next.is_some_and(|next| (axis, way) == (next.0, next.2));
-        if !step.is_some_and(goes_on) {
-            end(&mut path, step.take());
-        }
-        step = next;
+        step = match step {
+            Some((axis, far)) if axis == next.0 && far.signum() == next.1.signum() => Some((axis, far + next.1)),
+            other => {
+                end(&mut path, other);
+                Some(next)
+            }
+        };
     }
     end(&mut path, step);
     path
 }
 
-fn end(path: &mut String, step: Option<(char, i64, i64)>) {
-    if let Some((axis, to, _)) = step {
-        path.push(axis);
-        decimal(path, to);
+fn end(path: &mut String, step: Option<(char, i64)>) {
+    let Some((axis, far)) = step else { return };
+    path.push(axis);
+    if far.abs() >= 10 {
+        return decimal(path, far * 10);
     }
+    path.push_str(if far < 0 { "-." } else { "." });
+    path.push(char::from(b'0' + far.unsigned_abs() as u8));
+}
+
+fn tenths(value: f64) -> i64 {
+    (value * 10.0).round() as i64
 }
 
 fn hundredths(value: f64) -> i64 {
@@ -211,9 +220,10 @@ mod tests {
     #[test]
     fn steps_are_short_and_no_corner_is_lost() {
         let line = |points: &[(f64, f64)]| path(points.iter().copied());
-        assert_eq!(line(&[(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (2.0, 5.0), (2.0, 5.0), (3.0, 4.0)]), "M0 0H2V5L3 4");
+        assert_eq!(line(&[(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (2.0, 5.0), (2.0, 5.0), (3.0, 4.0)]), "M0 0h2v5L3 4");
         // There and back along the same axis: the tip stays.
-        assert_eq!(line(&[(0.0, 0.0), (0.0, 9.0), (0.0, 3.0), (1.0, 3.0)]), "M0 0V9V3H1");
+        assert_eq!(line(&[(0.0, 0.0), (0.0, 9.0), (0.0, 3.0), (1.0, 3.0)]), "M0 0v9v-6h1");
+        assert_eq!(line(&[(1.0, 2.0), (1.26, 2.0), (1.26, 1.1), (12.0, 1.1)]), "M1 2h.3v-.9h10.7");
         assert_eq!(line(&[(1.0, 2.0)]), "M1 2");
         assert_eq!(line(&[]), "");
     }
@@ -230,7 +240,7 @@ mod tests {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"napkin\" viewBox=\"0 0 10 2.5\" \
              width=\"10\" height=\"2.5\" role=\"img\" aria-labelledby=\"a-title a-desc\">\n\
              <title id=\"a-title\">a &lt;b&gt;</title>\n<desc id=\"a-desc\">&quot;c&quot; &amp; d</desc>\n\
-             <path class=\"x\" d=\"M0 0L1 0.67Z\"><title>e</title></path>\n\
+             <path class=\"x\" d=\"M0 0L1 0.7Z\"><title>e</title></path>\n\
              <line class=\"l\" x1=\"0\" y1=\"1\" x2=\"2\" y2=\"1\"/>\n\
              <text class=\"t\" x=\"1\" y=\"1\">&lt;/svg&gt;</text>\n\
              <rect fill=\"url(#a-r)\" x=\"0\" y=\"0\" width=\"1\" height=\"0\" data-name=\"g&quot;\"><title>f</title></rect>\n\

@@ -39,22 +39,20 @@ pub(super) fn draw(timeline: &StepTimeline, width: f64, units: Units) -> Canvas 
         canvas.text("end", (LEFT - 8.0, y(tick) + 4.0), &memory(Bytes(tick as u64), units));
     }
     let columns = columns(timeline, end);
-    let mut below = vec![0u64; columns.len()];
-    for (number, bucket) in timeline.buckets.iter().enumerate() {
-        let above: Vec<u64> = columns.iter().zip(&below).map(|((_, sample), low)| low + sample.bytes[number]).collect();
+    // From the top of the stack down, each to the ground: what is below is drawn over it, and an edge is drawn once.
+    let mut above: Vec<u64> = columns.iter().map(|(_, sample)| sample.total()).collect();
+    for (number, bucket) in timeline.buckets.iter().enumerate().rev() {
         // A moment lasts until the next, so the edge has steps.
-        let edge = |heights: &[u64]| -> Vec<(f64, f64)> {
-            let next = columns.iter().skip(1).map(|(at, _)| *at).chain([end]);
-            let steps = columns.iter().zip(next).zip(heights);
-            steps.flat_map(|(((at, _), next), bytes)| [*at, next].map(|at| (x(at), y(*bytes as f64)))).collect()
-        };
-        let (mut outline, mut back) = (edge(&above), edge(&below));
-        back.reverse();
-        outline.append(&mut back);
+        let next = columns.iter().skip(1).map(|(at, _)| *at).chain([end]);
+        let steps = columns.iter().zip(next).zip(&above);
+        let edge = steps.flat_map(|(((at, _), next), bytes)| [*at, next].map(|at| (x(at), y(*bytes as f64))));
+        let ground = [end, columns.first().map_or(0.0, |(at, _)| *at)].map(|at| (x(at), y(0.0)));
         let class = bucket_class(bucket, number);
         let hatched = prepare(&mut canvas, class);
-        canvas.area(&format!("b{class}"), hatched, outline, bucket);
-        below = above;
+        canvas.area(&format!("b{class}"), hatched, edge.chain(ground), bucket);
+        for (bytes, (_, sample)) in above.iter_mut().zip(&columns) {
+            *bytes -= sample.bytes[number];
+        }
     }
     // Where the words of the stretches before end.
     let mut taken = 0.0;
