@@ -65,17 +65,37 @@ struct Asked {
     depth: Option<u8>,
 }
 
+thread_local! {
+    /// The grammar of all questions: some hundreds of flags, which are set up once.
+    static GRAMMAR: clap::Command = with_negative_numbers(Asked::command());
+}
+
+/// The grammar of a question alone, where `name` is one; else that of all.
+fn grammar_of(name: Option<&String>) -> clap::Command {
+    GRAMMAR.with(|all| match name.and_then(|name| all.find_subcommand(name)) {
+        None => all.clone(),
+        Some(question) => clap::Command::new("napkin")
+            .disable_version_flag(true)
+            .disable_help_subcommand(true)
+            .subcommand_required(true)
+            .args(all.get_arguments())
+            .subcommand(question.clone()),
+    })
+}
+
 /// What `napkin WORDS` answers; the words are those behind the name of the program.
 ///
 /// # Errors
 /// All that is wrong with the question.
 pub fn answer(words: &[String], files: &dyn Files) -> Result<Report, Diagnostics> {
-    let command = with_negative_numbers(Asked::command());
+    let mut command = grammar_of(words.first());
     let all = std::iter::once("napkin").chain(words.iter().map(String::as_str));
-    let matches = command.clone().try_get_matches_from(all).map_err(|error| usage(&error))?;
+    let matches = command.try_get_matches_from_mut(all).map_err(|error| usage(&error))?;
     let asked = Asked::from_arg_matches(&matches).map_err(|error| usage(&error))?;
     let view = View { depth: asked.depth, timeline: false };
     let mut report = asked.question.report(files, view)?;
+    // Parts are asked again in the words of other questions.
+    let command = if report.parts.is_empty() { command } else { GRAMMAR.with(Clone::clone) };
     told(&mut report, words, &asked.question.implied(), &command, &matches);
     Ok(report)
 }
@@ -91,6 +111,9 @@ pub fn with_negative_numbers(command: clap::Command) -> clap::Command {
 pub fn told(report: &mut Report, words: &[String], implied: &[String], command: &clap::Command, matches: &ArgMatches) {
     report.command = parse::command_line(words);
     mark_given(report, command, matches);
+    if report.parts.is_empty() {
+        return;
+    }
     let mut built = command.clone();
     built.build();
     let whole = matches.subcommand_name().and_then(|name| built.find_subcommand(name));
