@@ -16,7 +16,7 @@ export interface Reply {
 
 /** What `answer` gives: see `crates/wasm/src/lib.rs`. */
 export type Answer = { warnings: Warning[] } & (
-  | { ok: true; no: boolean; kind: string; command: string; html: string }
+  | { ok: true; no: boolean; kind: string; command: string; answer: string; remarks: string[]; shown: string[]; assumed: string }
   | { ok: false; problems: string }
 );
 
@@ -56,8 +56,9 @@ export class Engine {
 
   /** Calls a function of the core. */
   async call(name: Call["name"], ...given: unknown[]): Promise<string> {
-    const module = await this.module;
-    const worker = (this.worker ??= this.start(module));
+    // A worker that is there is asked at once: waiting for anything would let the page draw first.
+    this.worker ??= this.start(await this.module);
+    const worker = this.worker;
     const id = ++this.last;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });

@@ -21,7 +21,7 @@ function read(field: Field): string {
 }
 
 /** Puts a value into a field; a select that has no such option gets one. */
-function write(field: Field, value: string): void {
+export function write(field: Field, value: string): void {
   if (field instanceof HTMLInputElement && field.type === "checkbox") {
     field.checked = value !== "";
     return;

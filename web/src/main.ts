@@ -2,7 +2,7 @@
 
 import { markConfig, onConfig, showConfig } from "./config.ts";
 import { onFile } from "./drop.ts";
-import { core, Engine, FILE, Stale, type Answer } from "./engine.ts";
+import { core, Engine, FILE, Stale, type Answer, type Question } from "./engine.ts";
 import { fill, onChange, set } from "./form.ts";
 import { onKeys } from "./keys.ts";
 import { markCharts } from "./marks.ts";
@@ -17,48 +17,57 @@ let state: State = first();
 /** The file of the state as text of the address. */
 let packed = "";
 let catalogue: Catalogue | undefined;
-let scheduled = false;
+/** The question that was asked last, unless it came to nothing. */
+let last: Question | undefined;
+/** Writing the address takes a browser as long as an answer: it is written once that is shown, or after so many milliseconds. */
+const SETTLED = 500;
+let unwritten: { fragment: string; push: boolean; timer: number } | undefined;
 /** What is being typed into: all of it is one step of the back button. */
 let typing = "";
 
 const engine = new Engine(core());
 
-/** Asks the question of the page, once for all changes of one event: waiting for a frame would be most of the time it takes. */
+const NO_FILE = new Uint8Array();
+
+/** Asks the question of the page, unless that is what was asked last: a field that is left says once more what was typed. */
 function ask(): void {
-  if (scheduled || catalogue === undefined) return;
-  scheduled = true;
-  performance.mark("asked");
-  queueMicrotask(() => {
-    scheduled = false;
-    void answer();
-  });
+  if (catalogue === undefined) return;
+  const since = performance.now();
+  const question = { words: wordsOf(state, catalogue), file: asksFile(state) ? state.file : NO_FILE, width: chartWidth() };
+  if (last !== undefined && isSame(question, last)) return;
+  last = question;
+  void answer(question, state, catalogue, since);
 }
 
-async function answer(): Promise<void> {
-  if (catalogue === undefined) return;
-  const asked = state;
-  const since = performance.now();
+const isSame = (one: Question, other: Question) =>
+  one.file === other.file && one.width === other.width && one.words.join("\0") === other.words.join("\0");
+
+async function answer(question: Question, asked: State, known: Catalogue, since: number): Promise<void> {
   const ticking = setInterval(() => busy(since), 250);
   try {
-    const file = asksFile(asked) ? asked.file : new Uint8Array();
-    const question = { words: wordsOf(asked, catalogue), file, width: chartWidth() };
-    show(await engine.ask(question), asked, catalogue);
-    performance.measure("answer", "asked");
+    show(await engine.ask(question), asked, known);
+    performance.measure("answer", { start: since });
+    requestAnimationFrame(() => setTimeout(writeAddress));
   } catch (error) {
-    if (!(error instanceof Stale)) showProblem(error instanceof Error ? error.message : String(error));
+    if (!(error instanceof Stale)) fail(error instanceof Error ? error.message : String(error));
   } finally {
     clearInterval(ticking);
     busy(undefined);
   }
 }
 
+/** Shows what is wrong; the question may be asked again. */
+function fail(text: string): void {
+  last = undefined;
+  showProblem(text);
+}
+
 function show(said: Answer, asked: State, known: Catalogue): void {
-  showAnswer(said, asked, flagsOf(asked, known));
+  const changed = showAnswer(said, asked, flagsOf(asked, known));
   markConfig(said.warnings);
   void showDocument();
-  if (!said.ok) return;
-  markCharts({ flip, take });
-  followStep(engine);
+  markCharts(changed, { flip, take });
+  followStep(changed, engine);
 }
 
 /** The answer as a document, where it is looked at. */
@@ -95,13 +104,25 @@ function change(name: string, value: string, done: boolean): void {
 
 /** Shows the state everywhere: fields, address, answer. A `step` is undone by the back button. */
 function update(step: boolean): void {
+  // First of all: the core answers while the page shows the question.
+  ask();
   fill(state, catalogue);
-  const fragment = `#${toFragment(state, packed)}`;
-  if (fragment !== location.hash) history[step ? "pushState" : "replaceState"](null, "", fragment);
+  if (step) writeAddress();
+  clearTimeout(unwritten?.timer);
+  const push = step || unwritten?.push === true;
+  unwritten = { fragment: `#${toFragment(state, packed)}`, push, timer: setTimeout(writeAddress, SETTLED) };
   for (const link of document.querySelectorAll<HTMLAnchorElement>("[data-tab]")) {
     link.href = `#${toFragment(state, packed, link.dataset["tab"])}`;
   }
-  ask();
+}
+
+/** Makes the address that of the state, where it is not. */
+function writeAddress(): void {
+  if (unwritten === undefined) return;
+  const { fragment, push, timer } = unwritten;
+  unwritten = undefined;
+  clearTimeout(timer);
+  if (fragment !== location.hash) history[push ? "pushState" : "replaceState"](null, "", fragment);
 }
 
 /** The keys of the model that is asked about. */
@@ -117,7 +138,7 @@ async function readAddress(): Promise<boolean> {
   if (location.hash !== "" && !location.hash.includes("v=")) return true;
   const read = await fromFragment(location.hash, state.file);
   if (typeof read === "string") {
-    showProblem(read);
+    fail(read);
     return false;
   }
   state = read;
@@ -181,15 +202,25 @@ async function start(): Promise<void> {
   });
   onFile(
     (bytes, name) => void takeFile(bytes, name),
-    (message) => showProblem(message),
+    (message) => fail(message),
   );
   onKeys();
   part("form").addEventListener("submit", (event) => event.preventDefault());
   part("copy-command").addEventListener("click", () => void copy(part("command").textContent ?? "", "command"));
-  part("copy-link").addEventListener("click", () => void copy(location.href, "link"));
+  part("copy-link").addEventListener("click", () => {
+    writeAddress();
+    void copy(location.href, "link");
+  });
   part("document").addEventListener("toggle", () => void showDocument());
   part("stop").addEventListener("click", () => engine.stop(new Error("stopped")));
-  addEventListener("popstate", () => void readAddress());
+  addEventListener("popstate", () => {
+    clearTimeout(unwritten?.timer);
+    unwritten = undefined;
+    void readAddress();
+  });
+  // Who leaves by a tab, or for good, comes back to what was typed last.
+  part("tabs").addEventListener("click", writeAddress);
+  addEventListener("pagehide", writeAddress);
   // Before the core is there: what is typed meanwhile changes the state of the address, and is not overwritten by it.
   const readable = await readAddress();
   let width = chartWidth();
@@ -202,7 +233,7 @@ async function start(): Promise<void> {
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     const served = location.protocol === "file:" ? " Open napkin.html instead, or serve this folder." : "";
-    showProblem(`The core cannot be loaded: ${why}.${served}`);
+    fail(`The core cannot be loaded: ${why}.${served}`);
     return;
   }
   if (readable) await showState();

@@ -7,9 +7,9 @@ export interface Actions {
   take: (layout: Map<string, string>) => void;
 }
 
-/** Makes the marks of all charts of the report reachable: one at a time by the tab key, the others by arrows. */
-export function markCharts(actions: Actions): void {
-  for (const figure of document.querySelectorAll<HTMLElement>("#report figure")) {
+/** Makes the marks of charts reachable: one at a time by the tab key, the others by arrows. */
+export function markCharts(places: HTMLElement[], actions: Actions): void {
+  for (const figure of places.flatMap((place) => [...place.querySelectorAll("figure")])) {
     const marks = [...figure.querySelectorAll<SVGElement>("svg [data-name]")];
     const act = action(figure.id, actions);
     if (marks.length === 0) continue;
@@ -56,9 +56,11 @@ function action(figure: string, actions: Actions): ((name: string) => void) | un
     // `tp=2 pp=4`
     return (name) => actions.take(new Map(name.split(" ").map((part) => part.split("=") as [string, string])));
   }
-  const formulas = document.querySelector<HTMLDetailsElement>("#report details.derived");
-  if (formulas === null) return undefined;
+  const find = () => document.querySelector<HTMLDetailsElement>("#report details.derived");
+  if (find() === null) return undefined;
   return () => {
+    const formulas = find();
+    if (formulas === null) return;
     formulas.open = true;
     formulas.scrollIntoView({ block: "nearest" });
     formulas.querySelector("summary")?.focus();

@@ -6,9 +6,10 @@ import { element } from "./form.ts";
 /** Columns that an arrow key moves the cursor by. */
 const STRIDE = 6;
 
-/** Makes the drawing of the step, where there is one, answer to pointer and keys. */
-export function followStep(engine: Engine): void {
-  const figure = document.querySelector<HTMLElement>("#report figure[id$='-timeline']");
+/** Makes the drawing of the step, where there is one in these places, answer to pointer and keys. */
+export function followStep(places: HTMLElement[], engine: Engine): void {
+  const figures = places.map((place) => place.querySelector<HTMLElement>("figure[id$='-timeline']"));
+  const figure = figures.find((one) => one !== null);
   const frame = figure?.querySelector<HTMLElement>(".scroll");
   if (!figure || !frame) return;
   let svg = frame.querySelector("svg")!;

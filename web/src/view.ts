@@ -1,7 +1,7 @@
 // An answer on the page: its first line, its charts and tables, what it rests on, the command that gives it.
 
 import type { Answer } from "./engine.ts";
-import { control, element } from "./form.ts";
+import { control, element, write } from "./form.ts";
 import type { State } from "./state.ts";
 import type { Flag } from "./tabs.ts";
 
@@ -12,28 +12,51 @@ export function chartWidth(): number {
   return Math.max(280, Math.floor(part("report").clientWidth));
 }
 
-/** Shows an answer; fields of assumptions change the flags of the question. */
-export function showAnswer(answer: Answer, state: State, flags: Map<string, Flag>): void {
-  document.body.classList.remove("stale");
+/** The pieces of the report that are shown: as the core gave them, and where. */
+const pieces: { html: string; place: HTMLElement }[] = [];
+
+/** Where something scrolls it is reached by keys; told after the page is laid out, since asking before would lay it out twice. */
+const scrolling = new ResizeObserver((seen) => {
+  const scrolls = seen.map(({ target }) => target.scrollWidth > target.clientWidth);
+  for (const [at, { target }] of seen.entries()) {
+    if (scrolls[at]) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+
+/** Shows an answer, and gives the parts of the report that are new; fields of assumptions change the flags of the question. */
+export function showAnswer(answer: Answer, state: State, flags: Map<string, Flag>): HTMLElement[] {
   if (!answer.ok) {
     showProblem(answer.problems);
-    return;
+    return [];
   }
+  document.body.classList.remove("stale");
   part("problems").hidden = true;
   part("command").textContent = answer.command;
-  const template = document.createElement("template");
-  // Text of the core, which escapes all that is not its own.
-  template.innerHTML = answer.html;
-  const { content } = template;
-  headline(content, answer.no);
-  const assumed = content.querySelector("details.assumed");
-  if (assumed !== null) editable(assumed, state, flags);
+  const said = element("strong", answer.answer);
+  said.classList.toggle("no", answer.no);
+  part("answer").replaceChildren(said, ...answer.remarks.map((remark) => element("span", remark)));
+  const changed: HTMLElement[] = [];
   keeping(() => {
-    part("assumed").replaceChildren(...(assumed === null ? [] : [assumed]));
-    part("report").replaceChildren(content);
+    for (const [at, html] of answer.shown.entries()) {
+      const known = pieces[at];
+      if (known?.html === html) continue;
+      const place = known?.place ?? part("report").appendChild(document.createElement("div"));
+      fillIn(place, html);
+      pieces[at] = { html, place };
+      changed.push(place);
+    }
+    for (const { place } of pieces.splice(answer.shown.length)) place.remove();
+    assume(answer.assumed, state, flags);
   });
-  // What scrolls is reached by keys.
-  for (const one of document.querySelectorAll<HTMLElement>("main .scroll")) if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;
+  return changed;
+}
+
+/** Text of the core, which escapes all that is not its own. */
+function fillIn(place: HTMLElement, html: string): void {
+  for (const one of place.querySelectorAll(".scroll")) scrolling.unobserve(one);
+  place.innerHTML = html;
+  for (const one of place.querySelectorAll(".scroll")) scrolling.observe(one);
 }
 
 /** Shows what is wrong; the last answer stays, dimmed. */
@@ -45,40 +68,45 @@ export function showProblem(text: string): void {
   part("answer").replaceChildren(element("span", "no answer to this question"));
 }
 
-/** Moves the first line, and what qualifies it, to the live region. */
-function headline(content: DocumentFragment, no: boolean): void {
-  const title = content.querySelector("h2.answer");
-  const answer = element("strong", title?.textContent ?? "");
-  answer.classList.toggle("no", no);
-  const said: HTMLElement[] = [answer];
-  let next = title?.nextElementSibling;
-  while (next instanceof HTMLParagraphElement) {
-    const after = next.nextElementSibling;
-    // The command has its own place.
-    if (next.querySelector("code") === null) said.push(element("span", next.textContent ?? ""));
-    next.remove();
-    next = after;
+/** The assumptions that are shown: cell by cell as the core gave them, and the flags that can change them. */
+let assumed: { flags: string; cells: string[] } = { flags: "", cells: [] };
+
+/** Shows the assumptions. Cells that say the same stay: a browser takes new fields for a new form, and looks through it. */
+function assume(html: string, state: State, flags: Map<string, Flag>): void {
+  const place = part("assumed");
+  const told = document.createElement("template");
+  told.innerHTML = html;
+  const cells = (within: ParentNode) => [...within.querySelectorAll<HTMLElement>("th, td")];
+  const now = { flags: [...flags.keys()].join(" "), cells: cells(told.content).map((cell) => cell.innerHTML) };
+  const shown = cells(place);
+  if (now.flags !== assumed.flags || now.cells.length !== shown.length) {
+    fillIn(place, html);
+    for (const cell of cells(place)) editable(cell, flags);
+  } else {
+    for (const [at, text] of now.cells.entries()) {
+      if (text === assumed.cells[at]) continue;
+      shown[at]!.innerHTML = text;
+      editable(shown[at]!, flags);
+    }
   }
-  title?.remove();
-  part("answer").replaceChildren(...said);
+  assumed = now;
+  for (const field of place.querySelectorAll<HTMLInputElement | HTMLSelectElement>("[name]")) {
+    write(field, state.fields.get(field.name) ?? "");
+  }
 }
 
-/** Puts a field beside every assumption that has a flag. */
-function editable(assumed: Element, state: State, flags: Map<string, Flag>): void {
-  for (const code of assumed.querySelectorAll("code")) {
-    const flag = (code.textContent ?? "").trim();
-    const known = flags.get(flag.slice(2));
-    if (!flag.startsWith("--") || known === undefined) continue;
-    const name = flag.slice(2);
-    const field = control(name, known);
-    const label = code.closest("tr")?.cells[0]?.textContent ?? name;
-    field.setAttribute("aria-label", `${label} (${flag})`);
-    field.title = known.help;
-    const value = state.fields.get(name) ?? "";
-    if (field instanceof HTMLInputElement && field.type === "checkbox") field.checked = value !== "";
-    else field.value = value;
-    code.after(" ", field);
-  }
+/** Puts a field beside a flag that the question has. */
+function editable(cell: HTMLElement, flags: Map<string, Flag>): void {
+  const code = cell.querySelector("code");
+  const flag = (code?.textContent ?? "").trim();
+  const name = flag.slice(2);
+  const known = flags.get(name);
+  if (code === null || !flag.startsWith("--") || known === undefined) return;
+  const field = control(name, known);
+  const label = cell.closest("tr")?.cells[0]?.textContent ?? name;
+  field.setAttribute("aria-label", `${label} (${flag})`);
+  field.title = known.help;
+  code.after(" ", field);
 }
 
 /** Replaces parts of the page; what has the focus and what is open stay so. */

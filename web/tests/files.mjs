@@ -113,6 +113,7 @@ test("a link brings the page back, config and all", async () => {
   await page.locator('#form [name="seq-len"]').fill("1024");
   const command = "napkin ledger config.json --hw h100-sxm -n 8 --zero 3 --seq-len 1024 --timeline --set num_hidden_layers=4";
   await answered(page, command);
+  await page.waitForURL(/seq-len=1024.*set\.num_hidden_layers=4/);
   const link = page.url();
   assert.ok(link.length < 2048, `${link.length} characters`);
   assert.match(link, /#v=1&tab=memory&m=config.json&hw=h100-sxm&n=8&zero=3&seq-len=1024&/);
@@ -141,6 +142,7 @@ test("the back button goes back", async () => {
   await page.locator('#form [name="model"]').fill("gpt2");
   await page.locator('#form [name="model"]').blur();
   await answered(page, "napkin flops gpt2");
+  await page.waitForURL(/m=gpt2/);
   await page.goBack();
   await answered(page, "napkin flops llama-3.1-8b");
   await page.goBack();

@@ -60,6 +60,32 @@ pub fn fragment(report: &Report, options: ChartOptions) -> String {
     headline(report, "h2", options.units) + &body(report, options)
 }
 
+/// What a page shows of a report, in pieces: one that has most of them already replaces the others alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pieces {
+    /// The answer, as text.
+    pub answer: String,
+    /// What qualifies it, as text.
+    pub remarks: Vec<String>,
+    /// Charts, tables, notes and warnings, formulas: HTML, in their order.
+    pub shown: Vec<String>,
+    /// What was assumed, as HTML; empty where nothing was.
+    pub assumed: String,
+}
+
+/// A report in the pieces of a page; together they are what [`fragment`] says.
+pub fn pieces(report: &Report, options: ChartOptions) -> Pieces {
+    let units = options.units;
+    let mut shown = shown(report, options);
+    shown.extend(Some(derivations(&report.derivations, units)).filter(|html| !html.is_empty()));
+    Pieces {
+        answer: phrase(&report.headline.answer, units),
+        remarks: report.headline.qualifiers.iter().map(|remark| phrase(remark, units)).collect(),
+        shown,
+        assumed: assumptions(&report.assumptions, units),
+    }
+}
+
 fn headline(report: &Report, level: &str, units: Units) -> String {
     let class = if report.verdict == plan::report::Verdict::No { "answer no" } else { "answer" };
     let mut out = format!("<{level} class=\"{class}\">{}</{level}>\n", escape(&phrase(&report.headline.answer, units)));
@@ -73,30 +99,37 @@ fn headline(report: &Report, level: &str, units: Units) -> String {
 }
 
 fn body(report: &Report, options: ChartOptions) -> String {
+    shown(report, options).concat()
+        + &assumptions(&report.assumptions, options.units)
+        + &derivations(&report.derivations, options.units)
+}
+
+/// Each chart, each table, and what is noted.
+fn shown(report: &Report, options: ChartOptions) -> Vec<String> {
     let units = options.units;
-    let mut out = String::new();
-    for drawn in &report.charts {
-        if matches!(drawn, Chart::Timeline(timeline) if timeline.samples.is_empty()) {
-            continue;
-        }
-        let _ = writeln!(out, "<figure id=\"{}-{}\">\n<div class=\"scroll\">", report.kind, drawn.id());
-        out.push_str(&chart(drawn, options));
-        out.push_str("</div>\n<details><summary>as a table</summary>\n");
-        out.push_str(&twin(drawn, units));
-        out.push_str("</details>\n</figure>\n");
-    }
-    for one in &report.blocks {
-        block(&mut out, one, units);
-    }
+    let drawn = |chart: &&Chart| !matches!(chart, Chart::Timeline(timeline) if timeline.samples.is_empty());
+    let figures = report.charts.iter().filter(drawn).map(|one| figure(report, one, options));
+    let blocks = report.blocks.iter().map(|one| block(one, units));
+    let mut noted = String::new();
     for note in &report.notes {
-        let _ = writeln!(out, "<p>{}</p>", escape(&phrase(note, units)));
+        let _ = writeln!(noted, "<p>{}</p>", escape(&phrase(note, units)));
     }
     for warning in &report.warnings {
-        problem(&mut out, warning);
+        problem(&mut noted, warning);
     }
-    assumptions(&mut out, &report.assumptions, units);
-    derivations(&mut out, &report.derivations, units);
-    out
+    figures.chain(blocks).chain(Some(noted).filter(|html| !html.is_empty())).collect()
+}
+
+/// A chart, with the same as a table.
+fn figure(report: &Report, drawn: &Chart, options: ChartOptions) -> String {
+    format!(
+        "<figure id=\"{}-{}\">\n<div class=\"scroll\">{}</div>\n\
+         <details><summary>as a table</summary>\n{}</details>\n</figure>\n",
+        report.kind,
+        drawn.id(),
+        chart(drawn, options),
+        twin(drawn, options.units)
+    )
 }
 
 fn problem(out: &mut String, problem: &Diagnostic) {
@@ -109,7 +142,9 @@ fn title(out: &mut String, title: &str) {
     }
 }
 
-fn block(out: &mut String, block: &Block, units: Units) {
+fn block(block: &Block, units: Units) -> String {
+    let mut made = String::new();
+    let out = &mut made;
     match block {
         Block::KeyValues { title: words, rows } => {
             title(out, words);
@@ -133,6 +168,7 @@ fn block(out: &mut String, block: &Block, units: Units) {
             }
         }
     }
+    made
 }
 
 /// A share as a bar; its text is in the column beside it.
@@ -187,9 +223,10 @@ fn table(out: &mut String, table: &Table, units: Units) {
     out.push_str("</table></div>\n");
 }
 
-fn assumptions(out: &mut String, all: &[Assumption], units: Units) {
+fn assumptions(all: &[Assumption], units: Units) -> String {
+    let mut out = String::new();
     if all.is_empty() {
-        return;
+        return out;
     }
     let _ = writeln!(
         out,
@@ -208,11 +245,13 @@ fn assumptions(out: &mut String, all: &[Assumption], units: Units) {
         );
     }
     out.push_str("</table></div>\n</details>\n");
+    out
 }
 
-fn derivations(out: &mut String, all: &[Derivation], units: Units) {
+fn derivations(all: &[Derivation], units: Units) -> String {
+    let mut out = String::new();
     if all.is_empty() {
-        return;
+        return out;
     }
     let _ =
         writeln!(out, "<details class=\"derived\"><summary>how the numbers come about ({})</summary>\n<dl>", all.len());
@@ -229,6 +268,7 @@ fn derivations(out: &mut String, all: &[Derivation], units: Units) {
         );
     }
     out.push_str("</dl>\n</details>\n");
+    out
 }
 
 /// What a chart shows as a table, for who would rather read, or cannot see it.

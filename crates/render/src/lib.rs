@@ -9,7 +9,7 @@
 //! | [`svg`], [`chart`] | drawings, for documents and pages |
 //! | [`html`] | one page that needs nothing else |
 //! | [`moment`], [`timeline_place`] | what a pointer on the drawing of a step points at |
-//! | [`fragment`] | a part of a page or a notebook |
+//! | [`fragment`], [`pieces`] | a part of a page or a notebook, in one or in pieces |
 //! | [`trace`] | trace viewers |
 //! | [`cell`] | one quantity |
 //! | [`problems_text`], [`problems_json`] | what was wrong with the question |
@@ -29,7 +29,7 @@ mod width;
 
 pub use csv::csv;
 pub use format::{Units, cell};
-pub use html::{fragment, html};
+pub use html::{Pieces, fragment, html, pieces};
 pub use json::{json, problems_json};
 pub use markdown::markdown;
 pub use moment::moment;

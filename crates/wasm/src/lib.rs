@@ -40,7 +40,8 @@ pub fn start() {
 /// What `napkin WORDS` answers. `words` is a JSON list of them; `name` is that of a file which they may name, and `bytes` is
 /// what is in it; charts are `width` pixels wide.
 ///
-/// Gives JSON: `ok`, and then `no` (the answer is "no"), `kind`, `command` and `html`; or `problems` (text) with the question.
+/// Gives JSON: `ok`, and then `no` (the answer is "no"), `kind`, `command` and the pieces of a page, which are those of
+/// [`render::Pieces`]; or `problems` (text) with the question.
 /// Either way `warnings`, each with its `message` and the `pointer` to the key of the config that it is about.
 #[wasm_bindgen]
 pub fn answer(words: &str, name: &str, bytes: &[u8], width: f64) -> String {
@@ -51,14 +52,20 @@ pub fn answer(words: &str, name: &str, bytes: &[u8], width: f64) -> String {
     let files = ask::Given(BTreeMap::from([(name.to_owned(), bytes.to_vec())]));
     let answered = ask::answer(&words, &files);
     let said = match &answered {
-        Ok(report) => json!({
-            "ok": true,
-            "no": report.verdict == Verdict::No,
-            "kind": report.kind,
-            "command": report.command,
-            "html": render::fragment(report, ChartOptions { width, units: Units::Iec }),
-            "warnings": report.warnings.iter().map(warning).collect::<Vec<_>>(),
-        }),
+        Ok(report) => {
+            let pieces = render::pieces(report, ChartOptions { width, units: Units::Iec });
+            json!({
+                "ok": true,
+                "no": report.verdict == Verdict::No,
+                "kind": report.kind,
+                "command": report.command,
+                "answer": pieces.answer,
+                "remarks": pieces.remarks,
+                "shown": pieces.shown,
+                "assumed": pieces.assumed,
+                "warnings": report.warnings.iter().map(warning).collect::<Vec<_>>(),
+            })
+        }
         Err(problems) => json!({
             "ok": false,
             "problems": render::problems_text(problems),
@@ -163,7 +170,15 @@ mod tests {
         let report = ask::answer(&words, &ask::Given::default()).unwrap();
         assert_eq!(document(), render::json(&report));
         assert_eq!(said["command"], "napkin ledger gpt2 --timeline");
-        assert!(said["html"].as_str().unwrap().contains("id=\"ledger-timeline\""));
+        let shown: Vec<&str> = said["shown"].as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
+        assert!(shown.iter().any(|html| html.starts_with("<figure id=\"ledger-timeline\"")), "{shown:?}");
+        // In pieces it says what it says in one.
+        let fragment = render::fragment(&report, ChartOptions { width: 800.0, units: Units::Iec });
+        let pieces = shown.iter().copied().chain(said["assumed"].as_str());
+        assert!(pieces.map(str::to_owned).all(|html| !html.is_empty() && fragment.contains(&html)));
+        assert!(fragment.contains(&format!(">{}</h2>", said["answer"].as_str().unwrap())));
+        let remarks = said["remarks"].as_array().unwrap().iter().filter_map(|one| one.as_str());
+        assert!(remarks.map(|text| format!("<p>{text}</p>")).all(|html| fragment.contains(&html)), "{fragment}");
         let whole = redraw("timeline", 800.0, 0.0, 0.0);
         let part = redraw("timeline", 800.0, 300.0, 500.0);
         assert!(whole.starts_with("<svg") && part.starts_with("<svg") && whole != part);
