@@ -108,7 +108,7 @@ fn meta_and_cpu_record_the_same_trace() {
                     let mut trace = step::run(&runtime, &spec, &options).unwrap().trace;
                     assert_eq!(runtime.live_bytes(), 0, "{objective:?}");
                     for event in &mut trace.ops {
-                        if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.op {
+                        if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.ran_mut().op {
                             *data = None;
                         }
                     }

@@ -109,7 +109,7 @@ fn trace(name: &str, device: Device, spec: &ModelSpec, options: &StepOptions) ->
 /// The event without the values that only a device with data is given.
 fn without_data(event: &OpEvent) -> OpEvent {
     let mut event = event.clone();
-    if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.op {
+    if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.ran_mut().op {
         *data = None;
     }
     event

@@ -164,7 +164,7 @@ fn meta_and_cpu_record_the_same_trace() {
             let mut trace = step::run(&runtime, spec, options).unwrap_or_else(|e| panic!("{name}: {e}")).trace;
             assert_eq!(runtime.live_bytes(), 0, "{name}");
             for event in &mut trace.ops {
-                if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.op {
+                if let Op::Create(Create { fill: Fill::Data(data), .. }) = &mut event.ran_mut().op {
                     *data = None;
                 }
             }

@@ -248,7 +248,7 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagn
     let times = repeats(options);
     for ops in last_micro_batches(&traced.trace, options) {
         for event in &mut traced.trace.ops[ops] {
-            let cost = &mut event.cost;
+            let cost = &mut event.ran_mut().cost;
             for part in [
                 &mut cost.matmul,
                 &mut cost.matmul_dense,

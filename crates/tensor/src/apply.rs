@@ -8,7 +8,7 @@ use crate::cpu::Args;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Array, Counted, Data, Num};
-use crate::meter::{Cost, OpEvent, Role};
+use crate::meter::{Cost, OpEvent, Ran, Role};
 use crate::ops::{Needs, Op, Out};
 #[cfg(feature = "cpu")]
 use crate::runtime::Kernels;
@@ -176,14 +176,11 @@ fn meter(
         return Ok(cost);
     }
     meter.trace.ops.push(OpEvent {
-        op: op.clone(),
+        ran: Rc::new(Ran { op: op.clone(), cost, copy: op.copy_reason(), reused }),
         module,
         phase,
         inputs: inputs.iter().map(|t| t.event_ref()).collect(),
         outputs: outputs.iter().map(Tensor::event_ref).collect(),
-        cost,
-        copy: op.copy_reason(),
-        reused,
     });
     Ok(cost)
 }

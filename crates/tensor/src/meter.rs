@@ -7,6 +7,8 @@ use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::Op;
 use smallvec::SmallVec;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use units::Bytes;
 
@@ -187,8 +189,8 @@ pub enum CopyReason {
 /// One op that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpEvent {
-    /// The op with its parameters.
-    pub op: Op,
+    /// What ran, which is the same in every repetition of a block and then stands there once. Read as fields of the event.
+    pub ran: Rc<Ran>,
     /// Module it ran in.
     pub module: ModuleId,
     /// Part of the step.
@@ -197,12 +199,34 @@ pub struct OpEvent {
     pub inputs: SmallVec<[TensorRef; 2]>,
     /// Results; a result that shares an operand's storage is a view or an in-place write.
     pub outputs: SmallVec<[TensorRef; 1]>,
+}
+
+/// What of an op that ran does not depend on where it did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ran {
+    /// The op with its parameters.
+    pub op: Op,
     /// What it cost.
     pub cost: Cost,
     /// Set if the op only moved bytes.
     pub copy: Option<CopyReason>,
     /// Whether the output took over the storage of an input whose last handle it was.
     pub reused: bool,
+}
+
+impl OpEvent {
+    /// What ran, to be changed in this event alone.
+    pub fn ran_mut(&mut self) -> &mut Ran {
+        Rc::make_mut(&mut self.ran)
+    }
+}
+
+impl Deref for OpEvent {
+    type Target = Ran;
+
+    fn deref(&self) -> &Ran {
+        &self.ran
+    }
 }
 
 /// What happened to a storage.

@@ -25,7 +25,7 @@ fn trace(row: &Row, device: Device, seed: u64, dtype: DType) -> Trace {
     let mut trace = rt.take_trace();
     for event in &mut trace.ops {
         // Given values are the one thing that only the device with data holds.
-        if let Op::Create(create) = &mut event.op
+        if let Op::Create(create) = &mut event.ran_mut().op
             && let Fill::Data(data) = &mut create.fill
         {
             *data = None;
