@@ -123,9 +123,10 @@ impl Ledger {
         names: &ModelNames,
         runtime: Bytes,
     ) -> Self {
-        let Timeline { phases, points } = Timeline::of(traced, options, sharding, Blocks::of(names));
+        let device = Device::new(traced, options, sharding, Blocks::of(names));
+        let Timeline { phases, points } = Timeline::on(device.clone());
         let peak_phase = highest(&phases).unwrap_or(0);
-        let lines = lines(traced, options, sharding, names, &phases[peak_phase], runtime);
+        let lines = lines(&traced.trace, device, sharding, names, &phases[peak_phase], runtime);
         Self {
             peak_bytes: phases[peak_phase].peak_bytes.saturating_add(runtime.get()),
             lines,
@@ -146,17 +147,15 @@ impl Ledger {
     }
 }
 
-/// The lines of the ledger at the peak of `phase`.
+/// The lines of the ledger at the peak of `phase`, on a device that holds nothing yet.
 fn lines(
-    traced: &StepTrace,
-    options: &StepOptions,
+    trace: &Trace,
+    mut device: Device<'_>,
     sharding: Sharding,
     names: &ModelNames,
     phase: &Phase,
     runtime: Bytes,
 ) -> Vec<Line> {
-    let trace = &traced.trace;
-    let mut device = Device::new(traced, options, sharding, Blocks::of(names));
     for event in 0..phase.peak_event {
         device.apply(event);
     }

@@ -82,8 +82,9 @@ pub fn gradient_bytes(unit: &[&ParamInfo], precision: Precision) -> u64 {
 /// Weights that are gathered around an op: the root (embedding, final norm, head), the block it runs in, and the block
 /// that is fetched ahead.
 pub struct Gathered {
-    /// Block number of each module of the trace; `None` is the root.
-    block: Vec<Option<usize>>,
+    /// Of each op of the trace its phase and the number of its block; `None` is the root. Every replay asks for it at every
+    /// allocation.
+    ops: Vec<(Phase, Option<u32>)>,
     root: u64,
     blocks: Vec<u64>,
     gradients: Vec<u64>,
@@ -95,8 +96,10 @@ impl Gathered {
         let units = blocks.units(params);
         let unit = |number: usize| units.blocks.get(&number).map_or(&[][..], |unit| &unit[..]);
         let count = units.blocks.last_key_value().map_or(0, |(last, _)| last + 1);
+        let block: Vec<Option<u32>> =
+            trace.modules.iter().map(|path| blocks.number(path).map(|number| number as u32)).collect();
         Self {
-            block: trace.modules.iter().map(|path| blocks.number(path)).collect(),
+            ops: trace.ops.iter().map(|event| (event.phase, block[event.module.0 as usize])).collect(),
             root: weight_bytes(&units.root, options.precision),
             blocks: (0..count).map(|number| weight_bytes(unit(number), options.precision)).collect(),
             gradients: (0..count).map(|number| gradient_bytes(unit(number), options.precision)).collect(),
@@ -109,19 +112,19 @@ impl Gathered {
     }
 
     /// Bytes gathered while op `at` runs.
-    pub fn weights(&self, trace: &Trace, at: usize) -> u64 {
-        self.weight_units(trace, at).map(|(_, bytes)| bytes).sum()
+    pub fn weights(&self, at: usize) -> u64 {
+        self.weight_units(at).map(|(_, bytes)| bytes).sum()
     }
 
     /// The units gathered while op `at` runs, with their bytes.
-    pub fn weight_units(&self, trace: &Trace, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
+    pub fn weight_units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
         let last = self.blocks.len().checked_sub(1);
-        let around = trace.ops.get(at).and_then(|event| {
-            let here = self.block[event.module.0 as usize];
-            match event.phase {
+        let around = self.ops.get(at).and_then(|&(phase, here)| {
+            let here = here.map(|block| block as usize);
+            match phase {
                 Phase::Init | Phase::Optimizer | Phase::Communication => None,
                 Phase::Forward => {
-                    let ahead = || if self.after_blocks(trace, at) { last } else { Some(0) };
+                    let ahead = || if self.after_blocks(at) { last } else { Some(0) };
                     Some((here, here.map_or_else(ahead, |i| Some(i + 1))))
                 }
                 Phase::Backward | Phase::Recompute => Some((here, here.map_or(last, |i| i.checked_sub(1)))),
@@ -136,23 +139,20 @@ impl Gathered {
     }
 
     /// Bytes of the unsharded gradients of the block that op `at` runs in: they are reduced when the block is done.
-    pub fn gradients(&self, trace: &Trace, at: usize) -> u64 {
-        self.gradient_unit(trace, at).map_or(0, |(_, bytes)| bytes)
+    pub fn gradients(&self, at: usize) -> u64 {
+        self.gradient_unit(at).map_or(0, |(_, bytes)| bytes)
     }
 
     /// The block whose gradients are not reduced while op `at` runs, with their bytes.
-    pub fn gradient_unit(&self, trace: &Trace, at: usize) -> Option<(Unit, u64)> {
-        let event = trace.ops.get(at).filter(|event| matches!(event.phase, Phase::Backward | Phase::Recompute))?;
-        let block = self.block[event.module.0 as usize]?;
+    pub fn gradient_unit(&self, at: usize) -> Option<(Unit, u64)> {
+        let (_, block) = self.ops.get(at).filter(|(phase, _)| matches!(phase, Phase::Backward | Phase::Recompute))?;
+        let block = (*block)? as usize;
         self.gradients.get(block).map(|bytes| (Unit::Gradients(block), *bytes))
     }
 
     /// Whether a root op of the forward pass comes after the blocks (norm, head, loss) and not before (embedding).
-    fn after_blocks(&self, trace: &Trace, at: usize) -> bool {
-        trace.ops[..at]
-            .iter()
-            .rev()
-            .take_while(|e| e.phase == Phase::Forward)
-            .any(|e| self.block[e.module.0 as usize].is_some())
+    fn after_blocks(&self, at: usize) -> bool {
+        let mut before = self.ops[..at].iter().rev().take_while(|(phase, _)| *phase == Phase::Forward);
+        before.any(|(_, block)| block.is_some())
     }
 }

@@ -3,6 +3,7 @@
 use nn::ParamKind;
 use nn::step::{ParamInfo, StepOptions, StepTrace};
 use std::collections::HashSet;
+use std::rc::Rc;
 use tensor::meter::MemoryChange;
 use tensor::{Role, Trace, meter};
 use units::Bytes;
@@ -52,15 +53,16 @@ pub struct Point {
 pub const TIMELINE_POINTS: usize = 2000;
 
 /// Replays a trace as one device of a sharded run sees it.
+#[derive(Clone)]
 pub struct Device<'a> {
     trace: &'a Trace,
     sharding: Sharding,
     /// Whether an update works on whole matrices, whoever holds their states.
     whole_updates: bool,
     /// Modules whose parameters are those of experts.
-    experts: Vec<bool>,
+    experts: Rc<[bool]>,
     /// What is gathered and reduced at once, where anything is.
-    units: Option<Gathered>,
+    units: Option<Rc<Gathered>>,
     gathers_weights: bool,
     reduces_gradients: bool,
     now: Vec<Option<(Role, u64)>>,
@@ -73,11 +75,11 @@ impl<'a> Device<'a> {
     pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
         let trace = &traced.trace;
         let (gathers_weights, reduces_gradients) = (sharding.gathers(), sharding.zero >= 2 && sharding.dp > 1);
-        let units = || Gathered::new(trace, &traced.params, options, blocks);
+        let units = || Rc::new(Gathered::new(trace, &traced.params, options, blocks));
         Self {
             trace,
             sharding,
-            experts: expert_modules(trace, &traced.params),
+            experts: expert_modules(trace, &traced.params).into(),
             whole_updates: options.optimizer.kind.needs_whole_matrices(),
             units: (gathers_weights || reduces_gradients).then(units),
             gathers_weights,
@@ -121,22 +123,22 @@ impl<'a> Device<'a> {
 
     /// Bytes gathered or not yet reduced around op `at`.
     pub fn communication(&self, at: usize) -> (u64, u64) {
-        let weights = self.weight_units().map_or(0, |g| g.weights(self.trace, at));
-        (weights, self.gradient_units().map_or(0, |g| g.gradients(self.trace, at)))
+        let weights = self.weight_units().map_or(0, |g| g.weights(at));
+        (weights, self.gradient_units().map_or(0, |g| g.gradients(at)))
     }
 
     fn weight_units(&self) -> Option<&Gathered> {
-        self.units.as_ref().filter(|_| self.gathers_weights)
+        self.units.as_deref().filter(|_| self.gathers_weights)
     }
 
     fn gradient_units(&self) -> Option<&Gathered> {
-        self.units.as_ref().filter(|_| self.reduces_gradients)
+        self.units.as_deref().filter(|_| self.reduces_gradients)
     }
 
     /// What is gathered or not yet reduced around op `at`, unit by unit.
     pub fn units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
-        let weights = self.weight_units().map(|g| g.weight_units(self.trace, at));
-        let gradients = self.gradient_units().and_then(|g| g.gradient_unit(self.trace, at));
+        let weights = self.weight_units().map(|g| g.weight_units(at));
+        let gradients = self.gradient_units().and_then(|g| g.gradient_unit(at));
         weights.into_iter().flatten().chain(gradients)
     }
 
@@ -170,8 +172,12 @@ pub struct Timeline {
 impl Timeline {
     /// Replays a trace on one device of `sharding`.
     pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
-        let trace = &traced.trace;
-        let mut device = Device::new(traced, options, sharding, blocks);
+        Self::on(Device::new(traced, options, sharding, blocks))
+    }
+
+    /// Replays a trace on a device that holds nothing yet.
+    pub fn on(mut device: Device<'_>) -> Self {
+        let trace = device.trace;
         let mut phases = Vec::with_capacity(trace.marks.len());
         let mut points = Vec::with_capacity(trace.memory.len());
         for (i, mark) in trace.marks.iter().enumerate() {

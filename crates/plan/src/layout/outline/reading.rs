@@ -291,8 +291,8 @@ impl<'a> Reading<'a> {
                     }
                 }
                 if self.change(&mut level, &mut roles, at) {
-                    let gathered = self.gathered.weights(trace, op) as i64;
-                    let unreduced = self.gathered.gradients(trace, op) as i64;
+                    let gathered = self.gathered.weights(op) as i64;
+                    let unreduced = self.gathered.gradients(op) as i64;
                     let inside = self.run_of(walk.at);
                     keep(&mut read.moments, walk.moment(&level, gathered, unreduced, None));
                     if let Some(run) = inside {
