@@ -289,6 +289,14 @@ impl StepOptions {
 /// # Errors
 /// If a size is too large to count.
 pub fn parameters(spec: &ModelSpec) -> Result<Vec<ParamInfo>> {
+    unroll::parameters(spec, parameters_of_all).map_or_else(|| parameters_of_all(spec), Ok)
+}
+
+/// The same of a model that is built whole, with all its blocks.
+///
+/// # Errors
+/// As [`parameters`].
+pub fn parameters_of_all(spec: &ModelSpec) -> Result<Vec<ParamInfo>> {
     let runtime = Runtime::new(Device::Meta);
     runtime.set_recording(false);
     Ok(infos(Model::build(&runtime, spec, DType::F32)?.params()))
