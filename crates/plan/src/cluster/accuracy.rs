@@ -2,6 +2,7 @@
 
 use super::constants::Family;
 use super::published::Measured;
+use super::shape::Shape;
 
 /// Errors of a set of rows, as parts of what was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,14 +59,15 @@ pub fn error_of_six_nd(row: &Measured) -> Option<f64> {
 }
 
 /// By how much the layout that would have been chosen is slower than the best that was measured: for each group of rows of
-/// the same model, devices and batch that has several.
+/// the same model, devices and batch that has several. How many rows the vocabulary is padded to follows from the layout.
 pub fn regrets(rows: &[&Measured]) -> Vec<f64> {
     let same = |a: &Measured, b: &Measured| {
         a.set == b.set
             && a.hardware == b.hardware
             && a.degrees.ranks() == b.degrees.ranks()
             && (a.tokens() - b.tokens()).abs() < 0.5
-            && (a.shape.layers, a.shape.width, a.shape.seq) == (b.shape.layers, b.shape.width, b.shape.seq)
+            && Shape { vocab: b.shape.vocab, ..a.shape } == b.shape
+            && a.experts == b.experts
     };
     let mut groups: Vec<Vec<(&Measured, f64)>> = Vec::new();
     for row in rows {
@@ -86,6 +88,21 @@ pub fn regrets(rows: &[&Measured]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::published;
+
+    #[test]
+    fn layouts_are_chosen_among_those_of_one_model() {
+        let table = include_str!("../../../../data/published/times.csv");
+        let rows = published::table(table);
+        let row = |id: &str| rows.iter().find(|row| row.id == id).unwrap();
+        let (slow, fast) = (row("us-0382"), row("us-0350"));
+        let regret = regrets(&[slow, fast]);
+        assert_eq!(regret, regrets(&[fast, slow]));
+        assert!(regret == [0.0] || regret == [slow.seconds / fast.seconds - 1.0]);
+        // One that shares heads of keys is another model.
+        let other = Measured { shape: Shape { kv_heads: 8, ..fast.shape }, ..fast.clone() };
+        assert!(regrets(&[slow, &other]).is_empty());
+    }
 
     #[test]
     fn a_summary_is_that_of_its_errors() {

@@ -177,7 +177,7 @@ const OF_RULES: [&str; 19] = [
     "attention_ramp",
     "attention_ramp_backward",
 ];
-const OF_FRAMEWORK: [&str; 2] = ["pass_ops", "slice_ops"];
+const OF_FRAMEWORK: [&str; 2] = ["head", "slice_ops"];
 
 impl Rules {
     fn read(text: &str) -> Result<Self, String> {
@@ -230,7 +230,7 @@ mod tests {
             }
         }
         let rules = Rules::read(include_str!("../../../../data/time/rules.toml")).unwrap();
-        assert!(rules.get("evenness") > 1.0 && rules.of_framework("megatron-deepspeed", "pass_ops") > 0.0);
+        assert!(rules.get("evenness") > 1.0 && rules.of_framework("megatron-deepspeed", "head") > 1.0);
     }
 
     #[test]

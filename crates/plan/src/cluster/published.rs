@@ -42,6 +42,16 @@ impl Framework {
             Self::Megatron | Self::MegatronTransformerEngine => "megatron",
         }
     }
+
+    /// Whether the host waits for the device at both ends of a model, so that neither hides the other there: for the sizes of
+    /// a batch, which are read back from the device, and in the loss, where targets of other ranks are masked by a tensor of
+    /// truth values, whose elements have to be counted.
+    ///
+    /// Source: NVIDIA/Megatron-LM, `megatron/mpu/data.py`, `_build_key_size_numel_dictionaries`; microsoft/Megatron-DeepSpeed,
+    /// `megatron/core/tensor_parallel/cross_entropy.py`; pytorch/pytorch issue 12461, on what masks wait for.
+    const fn waits(self) -> bool {
+        matches!(self, Self::MegatronDeepSpeed)
+    }
 }
 
 /// A row of a table of measured steps.
@@ -302,9 +312,6 @@ impl Measured {
             None => self.ops_of_stages(&blocks, machine),
             Some(experts) => experts::stages(&self.shape, experts, &self.share, self.degrees.ep, &blocks, machine)?,
         };
-        let own = rules().of_framework(self.framework.name(), "pass_ops");
-        let own = machine.cost(&[Item::Op(Piece { launches: own, ..Piece::moves(0.0) })]);
-        let own = Passes { forward: own, backward: own, weights: Cost::default() };
         let ranks = (0..pp)
             .map(|rank| {
                 let held = || stages.iter().skip(rank).step_by(pp);
@@ -312,7 +319,7 @@ impl Measured {
                 let (parameters, experts) = (sum(|stage| stage.parameters), sum(|stage| stage.experts));
                 let both_ends = self.shape.tied && pp > 1 && (rank == 0 || rank + 1 == pp);
                 Rank {
-                    stages: held().map(|stage| plus(&stage.passes, &own)).collect(),
+                    stages: held().map(|stage| stage.passes).collect(),
                     update: self.update(parameters, experts, blocks.iter().skip(rank).step_by(pp).sum(), both_ends),
                 }
             })
@@ -337,6 +344,8 @@ impl Measured {
         };
         let (one, first, last) =
             (passes(&block(shape, share)), passes(&embedding(shape, share)), passes(&head(shape, share)));
+        let last = times(&last, rules().of_framework(self.framework.name(), "head"));
+        let (first, last) = if self.framework.waits() { (in_turn(&first), in_turn(&last)) } else { (first, last) };
         let table = shape.embedding_parameters();
         let ends = blocks.len() - 1;
         let stage = |(stage, count): (usize, &u64)| {
@@ -403,6 +412,12 @@ impl Measured {
         let optimizer = vec![Item::Op(Piece { launches: tensors + slices, ..Piece::moves(bytes) })];
         Update { gradients, sync, gather: Sync::Behind, optimizer, parameters: gathered }
     }
+}
+
+/// Passes of which host and device each do their part while the other waits.
+fn in_turn(passes: &Passes) -> Passes {
+    let both = |cost: Cost| Cost { device: cost.device + cost.host, host: cost.device + cost.host };
+    Passes { forward: both(passes.forward), backward: both(passes.backward), weights: both(passes.weights) }
 }
 
 fn times(passes: &Passes, times: f64) -> Passes {
@@ -498,6 +513,19 @@ mod tests {
         let over = seconds(&[("tp", "16"), ("sp", "yes"), ("dp", "1"), ("grad_accum", "8")]);
         let inside = seconds(&[("tp", "8"), ("sp", "yes"), ("dp", "2"), ("grad_accum", "8")]);
         assert!(over > 1.5 * inside, "{over} {inside}");
+    }
+
+    #[test]
+    fn what_host_and_device_do_in_turn_is_not_hidden() {
+        let row = row(&[]);
+        let machine = row.machine(Family::of(row.hardware)).unwrap();
+        let seconds = |device: f64, host: f64, ends: Passes| machine.seconds(Cost { device, host } + ends.forward);
+        let ends = Passes { forward: Cost { device: 0.2, host: 0.1 }, ..Passes::default() };
+        for (device, host) in [(1.0, 0.1), (0.1, 1.0)] {
+            assert!((seconds(device, host, in_turn(&ends)) - 1.3).abs() < 1e-3, "{device} {host}");
+        }
+        // Beside blocks that the host is slower with, what the device does at the ends would be hidden.
+        assert!(seconds(0.1, 1.0, ends) < 1.101);
     }
 
     #[test]
