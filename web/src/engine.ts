@@ -137,7 +137,9 @@ export async function core(): Promise<WebAssembly.Module> {
   if (!inside) {
     const served = await fetch("napkin.wasm");
     if (!served.ok) throw new Error(`napkin.wasm: ${served.status} ${served.statusText}`);
-    return WebAssembly.compile(await served.arrayBuffer());
+    // Read as it comes, and kept compiled by the browser for the next visit; that it does only where the server names the type.
+    const streamed = served.headers.get("content-type") === "application/wasm";
+    return streamed ? WebAssembly.compileStreaming(served) : WebAssembly.compile(await served.arrayBuffer());
   }
   const packed = Uint8Array.from(atob(inside), (one) => one.charCodeAt(0));
   const bytes = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
