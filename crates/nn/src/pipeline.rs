@@ -9,6 +9,7 @@ use crate::param::{Param, ParamKind};
 use crate::spec::ModelSpec;
 use crate::step::{Recorded, StepOptions, StepTrace, example};
 use crate::training::Training;
+use crate::unroll;
 use std::collections::HashMap;
 use tensor::autograd::{History, Root};
 use tensor::{Axis, Combine, Device, Group, Phase, Result, Role, Runtime, Tensor};
@@ -212,7 +213,8 @@ fn stream_shape(spec: &ModelSpec, options: &StepOptions) -> [u64; 3] {
     [options.sequences(), positions, spec.hidden_size]
 }
 
-/// Traces the steps of one rank of a pipeline on the meta device; `passes` are those of a step.
+/// Traces the steps of one rank of a pipeline on the meta device, where it has a single stage as [`crate::step::trace`] does;
+/// `passes` are those of a step.
 ///
 /// # Errors
 /// As [`PipelineRank::new`] and [`PipelineRank::pass`].
@@ -223,6 +225,35 @@ pub fn trace(
     passes: &[Pass],
     accumulation: Accumulation,
 ) -> Result<StepTrace> {
+    let whole = |stages: &[ModelSpec]| record(stages, ranks, options, passes, accumulation);
+    let unrolled = match stages {
+        [stage] => unroll::recorded(stage, options, |short| whole(std::slice::from_ref(short))),
+        _ => None,
+    };
+    Ok(unrolled.map_or_else(|| whole(stages), Ok)?.finish(options))
+}
+
+/// The same of stages that are traced with all their blocks.
+///
+/// # Errors
+/// As [`trace`].
+pub fn trace_of_all(
+    stages: &[ModelSpec],
+    ranks: u64,
+    options: &StepOptions,
+    passes: &[Pass],
+    accumulation: Accumulation,
+) -> Result<StepTrace> {
+    Ok(record(stages, ranks, options, passes, accumulation)?.finish(options))
+}
+
+fn record(
+    stages: &[ModelSpec],
+    ranks: u64,
+    options: &StepOptions,
+    passes: &[Pass],
+    accumulation: Accumulation,
+) -> Result<Recorded> {
     let runtime = Runtime::new(Device::Meta);
     let mut rank = PipelineRank::new(&runtime, stages, ranks, options)?;
     rank.set_accumulation(accumulation);
@@ -236,7 +267,7 @@ pub fn trace(
         rank.update(Hyper::default().lr)?;
     }
     let models: Vec<_> = rank.stages.iter().map(Training::model).collect();
-    Ok(Recorded::of(&runtime, &models, options).finish(options))
+    Ok(Recorded::of(&runtime, &models, options))
 }
 
 const NO_STAGE: tensor::Error = tensor::Error::Backward("a pass through a stage that is not here");

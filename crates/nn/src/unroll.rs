@@ -13,7 +13,7 @@ mod shape;
 mod sweep;
 mod writer;
 
-use crate::spec::{LayerSpec, ModelSpec, Stage};
+use crate::spec::{LayerSpec, ModelSpec};
 use crate::step::{ParamInfo, Recorded, StepOptions};
 use numbered::Numbered;
 use shape::Shape;
@@ -78,9 +78,10 @@ impl Repeated {
 /// The blocks of a model that repeat, and how their names are numbered, where the rest of the model does not look at its depth.
 fn repeated(spec: &ModelSpec) -> Option<(Repeated, Numbered)> {
     // Names of blocks may pick those that are trained.
-    let plain = spec.encoder.is_none() && spec.patches.is_none() && spec.order.is_none() && spec.stage == Stage::WHOLE;
+    let plain = spec.encoder.is_none() && spec.patches.is_none() && spec.order.is_none();
     let repeated = Repeated::of(&spec.layers).filter(|_| plain && spec.tuning.is_uniform())?;
     let Repeated { first, period, .. } = repeated;
+    let first = spec.stage.before + first;
     Some((repeated, Numbered { list: spec.names.list(), first, period, times: TRACED }))
 }
 

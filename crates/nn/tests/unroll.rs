@@ -3,6 +3,7 @@
 
 use napkin_nn::config::Config;
 use napkin_nn::families::{self, FAMILIES};
+use napkin_nn::pipeline::{self, Accumulation, Pass};
 use napkin_nn::step::{self, Precision, StepOptions, StepTrace, Until};
 use napkin_nn::{ModelSpec, Offload, Profile, Recompute};
 use std::path::PathBuf;
@@ -44,8 +45,12 @@ fn without_values(mut traced: StepTrace) -> StepTrace {
 /// Whether it was written out; panics where that is not what the whole model is.
 fn written_out(what: &str, spec: &ModelSpec, options: &StepOptions) -> bool {
     let Some(unrolled) = step::unrolled(spec, options) else { return false };
-    let whole = without_values(step::run(&Runtime::new(Device::Meta), spec, options).unwrap());
-    let unrolled = without_values(unrolled);
+    assert_same(what, unrolled, step::run(&Runtime::new(Device::Meta), spec, options).unwrap());
+    true
+}
+
+fn assert_same(what: &str, unrolled: StepTrace, whole: StepTrace) {
+    let [unrolled, whole] = [unrolled, whole].map(without_values);
     assert_eq!(unrolled.params, whole.params, "{what}");
     assert_eq!((unrolled.buffer_bytes, unrolled.host), (whole.buffer_bytes, whole.host), "{what}");
     assert_eq!(unrolled.trace.modules, whole.trace.modules, "{what}");
@@ -56,7 +61,6 @@ fn written_out(what: &str, spec: &ModelSpec, options: &StepOptions) -> bool {
         assert_eq!(one, other, "{what}: op {i}");
     }
     assert_eq!(unrolled.trace.ops.len(), whole.trace.ops.len(), "{what}");
-    true
 }
 
 #[test]
@@ -114,6 +118,29 @@ fn what_is_written_out_is_the_whole_model() {
             _ => assert!(whole.len() < of.len() / 3, "{way}: {whole:?}"),
         }
     }
+}
+
+/// Stages of a pipeline, each with micro-batches between whose passes others run.
+#[test]
+fn a_stage_that_is_written_out_is_the_whole_stage() {
+    let forward = |micro_batch| Pass::Forward { chunk: 0, micro_batch };
+    let backward = |micro_batch| Pass::Backward { chunk: 0, micro_batch };
+    let passes = [forward(0), forward(1), backward(0), forward(2), backward(1), backward(2)];
+    let mut written = 0;
+    for (i, (name, spec)) in deep(12).enumerate() {
+        let n = spec.layers.len();
+        let blocks = [0..n - 1, 1..n - 1, 1..n][i % 3].clone();
+        let Ok(stage) = spec.stage(blocks) else { continue };
+        let precision = if i % 2 == 0 { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
+        let options = StepOptions { grad_accum_steps: 3, ..options(Profile::Fused, precision) };
+        let how = if i % 2 == 0 { Accumulation::InProducts } else { Accumulation::AtOnce };
+        let [unrolled, whole] = [pipeline::trace, pipeline::trace_of_all]
+            .map(|trace| trace(std::slice::from_ref(&stage), 2, &options, &passes, how).unwrap());
+        // Random parameters of the one are numbered as those of a few blocks, of the other as those of all.
+        written += usize::from(unrolled.trace.ops != whole.trace.ops);
+        assert_same(name, unrolled, whole);
+    }
+    assert!(written > 100, "{written}");
 }
 
 /// Families that are traced whole with the fused profile: with an encoder or around patches, with blocks that run repeatedly or
