@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod blocks;
 pub mod cache;
 pub mod config;
 pub mod context;

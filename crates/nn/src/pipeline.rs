@@ -213,61 +213,60 @@ fn stream_shape(spec: &ModelSpec, options: &StepOptions) -> [u64; 3] {
     [options.sequences(), positions, spec.hidden_size]
 }
 
-/// Traces the steps of one rank of a pipeline on the meta device, where it has a single stage as [`crate::step::trace`] does;
-/// `passes` are those of a step.
-///
-/// # Errors
-/// As [`PipelineRank::new`] and [`PipelineRank::pass`].
-pub fn trace(
-    stages: &[ModelSpec],
-    ranks: u64,
-    options: &StepOptions,
-    passes: &[Pass],
-    accumulation: Accumulation,
-) -> Result<StepTrace> {
-    let whole = |stages: &[ModelSpec]| record(stages, ranks, options, passes, accumulation);
-    let unrolled = match stages {
-        [stage] => unroll::recorded(stage, options, |short| whole(std::slice::from_ref(short))),
-        _ => None,
-    };
-    Ok(unrolled.map_or_else(|| whole(stages), Ok)?.finish(options))
+/// What one rank of a pipeline does in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Rank<'a> {
+    /// Its stages, in the order of the model.
+    pub stages: &'a [ModelSpec],
+    /// All ranks of the pipeline.
+    pub ranks: u64,
+    /// How it trains.
+    pub options: &'a StepOptions,
+    /// Passes of a step.
+    pub passes: &'a [Pass],
+    /// When gradients are added to wider buffers.
+    pub accumulation: Accumulation,
 }
 
-/// The same of stages that are traced with all their blocks.
-///
-/// # Errors
-/// As [`trace`].
-pub fn trace_of_all(
-    stages: &[ModelSpec],
-    ranks: u64,
-    options: &StepOptions,
-    passes: &[Pass],
-    accumulation: Accumulation,
-) -> Result<StepTrace> {
-    Ok(record(stages, ranks, options, passes, accumulation)?.finish(options))
-}
-
-fn record(
-    stages: &[ModelSpec],
-    ranks: u64,
-    options: &StepOptions,
-    passes: &[Pass],
-    accumulation: Accumulation,
-) -> Result<Recorded> {
-    let runtime = Runtime::new(Device::Meta);
-    let mut rank = PipelineRank::new(&runtime, stages, ranks, options)?;
-    rank.set_accumulation(accumulation);
-    if options.warm {
-        rank.stages.iter_mut().try_for_each(Training::prepare)?;
+impl Rank<'_> {
+    /// Its steps on the meta device, where it has a single stage as [`crate::step::trace`] traces them.
+    ///
+    /// # Errors
+    /// As [`PipelineRank::new`] and [`PipelineRank::pass`].
+    pub fn trace(&self) -> Result<StepTrace> {
+        let unrolled = match self.stages {
+            [stage] => unroll::recorded(stage, self.options, |short| {
+                Rank { stages: std::slice::from_ref(short), ..*self }.record()
+            }),
+            _ => None,
+        };
+        unrolled.map_or_else(|| self.trace_of_all(), |recorded| Ok(recorded.finish(self.options)))
     }
-    for step in 1..=options.steps {
-        for &pass in passes {
-            rank.pass(pass, step)?;
+
+    /// The same of stages that are traced with all their blocks.
+    ///
+    /// # Errors
+    /// As [`Rank::trace`].
+    pub fn trace_of_all(&self) -> Result<StepTrace> {
+        Ok(self.record()?.finish(self.options))
+    }
+
+    fn record(&self) -> Result<Recorded> {
+        let runtime = Runtime::new(Device::Meta);
+        let mut rank = PipelineRank::new(&runtime, self.stages, self.ranks, self.options)?;
+        rank.set_accumulation(self.accumulation);
+        if self.options.warm {
+            rank.stages.iter_mut().try_for_each(Training::prepare)?;
         }
-        rank.update(Hyper::default().lr)?;
+        for step in 1..=self.options.steps {
+            for &pass in self.passes {
+                rank.pass(pass, step)?;
+            }
+            rank.update(Hyper::default().lr)?;
+        }
+        let models: Vec<_> = rank.stages.iter().map(Training::model).collect();
+        Ok(Recorded::of(&runtime, &models, self.options))
     }
-    let models: Vec<_> = rank.stages.iter().map(Training::model).collect();
-    Ok(Recorded::of(&runtime, &models, options))
 }
 
 const NO_STAGE: tensor::Error = tensor::Error::Backward("a pass through a stage that is not here");

@@ -13,6 +13,7 @@ mod shape;
 mod sweep;
 mod writer;
 
+use crate::blocks::Blocks;
 use crate::spec::{LayerSpec, ModelSpec};
 use crate::step::{ParamInfo, Recorded, StepOptions};
 use numbered::Numbered;
@@ -82,7 +83,7 @@ fn repeated(spec: &ModelSpec) -> Option<(Repeated, Numbered)> {
     let repeated = Repeated::of(&spec.layers).filter(|_| plain && spec.tuning.is_uniform())?;
     let Repeated { first, period, .. } = repeated;
     let first = spec.stage.before + first;
-    Some((repeated, Numbered { list: spec.names.list(), first, period, times: TRACED }))
+    Some((repeated, Numbered { blocks: Blocks::of(&spec.names), first, period, times: TRACED }))
 }
 
 /// What of a step is recorded, or `None` where it has to be traced whole; `record` traces a model.

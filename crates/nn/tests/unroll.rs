@@ -3,7 +3,7 @@
 
 use napkin_nn::config::Config;
 use napkin_nn::families::{self, FAMILIES};
-use napkin_nn::pipeline::{self, Accumulation, Pass};
+use napkin_nn::pipeline::{Accumulation, Pass, Rank};
 use napkin_nn::step::{self, Precision, StepOptions, StepTrace, Until};
 use napkin_nn::{ModelSpec, Offload, Profile, Recompute};
 use std::path::PathBuf;
@@ -134,8 +134,9 @@ fn a_stage_that_is_written_out_is_the_whole_stage() {
         let precision = if i % 2 == 0 { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
         let options = StepOptions { grad_accum_steps: 3, ..options(Profile::Fused, precision) };
         let how = if i % 2 == 0 { Accumulation::InProducts } else { Accumulation::AtOnce };
-        let [unrolled, whole] = [pipeline::trace, pipeline::trace_of_all]
-            .map(|trace| trace(std::slice::from_ref(&stage), 2, &options, &passes, how).unwrap());
+        let stages = std::slice::from_ref(&stage);
+        let rank = Rank { stages, ranks: 2, options: &options, passes: &passes, accumulation: how };
+        let [unrolled, whole] = [rank.trace(), rank.trace_of_all()].map(Result::unwrap);
         // Random parameters of the one are numbered as those of a few blocks, of the other as those of all.
         written += usize::from(unrolled.trace.ops != whole.trace.ops);
         assert_same(name, unrolled, whole);

@@ -2,12 +2,12 @@
 //!
 //! A traced model, with activations, is the business of the ledger.
 
+use nn::blocks::Blocks;
 use nn::optim::Kind;
 use nn::spec::Tuning;
 use nn::step::{ParamInfo, Precision};
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
-use crate::blocks::Blocks;
 use crate::formulas::known;
 use crate::hardware::Hardware;
 use crate::phrase;

@@ -4,6 +4,7 @@
 //! their ops' own cost rules, are kept first; every point of the frontier is a traced step.
 
 use nn::Recompute;
+use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace, Until};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,6 @@ use tensor::meter::{MemoryChange, OpEvent};
 use tensor::{KeepSet, Op, Phase, Role, Trace};
 use units::{Bytes, Diagnostics, Flops};
 
-use crate::blocks::Blocks;
 use crate::formulas;
 use crate::ledger::{Ledger, Request};
 use crate::model::{Model, pattern, trace};

@@ -1,10 +1,10 @@
 //! The largest micro-batch, the longest sequence and the largest model of a shape that fit one device.
 
+use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::StepOptions;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
-use crate::blocks::Blocks;
 use crate::ledger::{self, Ledger, Request, peak_words};
 use crate::model::{Model, trace};
 use crate::on_device::OnDevice;

@@ -1,5 +1,6 @@
 //! Memory of one device, line by line, at the peak of a training step; phases and timeline of the step.
 
+use nn::blocks::Blocks;
 use nn::objective::REFERENCE;
 use nn::spec::ModelNames;
 use nn::step::{Precision, StepOptions, StepTrace};
@@ -10,7 +11,6 @@ use tensor::{Role, Trace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
 use crate::allocator::Process;
-use crate::blocks::Blocks;
 use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;

@@ -19,7 +19,6 @@
 //! | [`fit`] | what the states of a model need, and the largest that fits |
 //! | [`dtype_report`], [`einsum_report`], [`hw_report`] | number formats, einsums, the hardware table |
 //! | [`explain`] | a formula with its source |
-//! | [`blocks`] | which modules and parameters stand in a block |
 //! | [`snapshot`] | what lies between a prediction and a memory snapshot of PyTorch |
 //! | [`reconcile`] | what lies between a prediction and a run of it |
 //! | [`inference`] | what weights, keys and values take, how many sequences fit, how long a token takes |
@@ -34,7 +33,6 @@
 
 pub mod afford;
 pub mod allocator;
-pub mod blocks;
 pub mod catalogue;
 mod charts;
 pub mod cluster;

@@ -2,12 +2,12 @@
 //! all, with what lies outside of it.
 
 use nn::Offload;
+use nn::blocks::Blocks;
 use nn::optim::Slot;
 use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic};
 
 use crate::allocator::{Conf, Process, Reserved, Usage};
-use crate::blocks::Blocks;
 use crate::hardware::Hardware;
 use crate::ledger::{Ledger, Request};
 use crate::model::Model;

@@ -6,12 +6,12 @@
 //! is may change with the number of blocks. What is estimated so is marked "about" wherever it is printed, and whatever
 //! a verdict rests on is traced in full.
 
+use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use tensor::meter::MemoryChange;
 use units::{Bytes, Diagnostics};
 
-use crate::blocks::Blocks;
 use crate::ledger::steady;
 use crate::model::trace;
 use crate::sharding::Sharding;

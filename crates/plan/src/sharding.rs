@@ -1,9 +1,8 @@
 //! What each of `dp` devices holds when states, gradients or parameters are sharded over them (ZeRO 0 to 3).
 
+use nn::blocks::Blocks;
 use nn::step::{ParamInfo, Precision, StepOptions};
 use tensor::{Phase, Role, Trace};
-
-use crate::blocks::Blocks;
 
 /// A ZeRO stage over data-parallel devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! The bytes of each bucket over one step of the steady state.
 
+use nn::blocks::Blocks;
 use nn::step::StepTrace;
 use tensor::meter::{MemoryChange, OpEvent};
 use tensor::{DType, Role};
 use units::Bytes;
 
-use crate::blocks::Blocks;
 use crate::hardware::{Hardware, Precision};
 use crate::ledger::{Ledger, Request, peak_words, place, steady, stretch};
 use crate::model::{Model, Patterns};

@@ -5,10 +5,10 @@ pub mod divided;
 pub mod whole;
 
 use nn::Recompute;
+use nn::blocks::Blocks;
 use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic, Diagnostics, Tokens};
 
-use crate::blocks::Blocks;
 use crate::charts;
 use crate::fleet::Fleet;
 use crate::flops::{StepFlops, step_assumptions, work_of};

@@ -1,6 +1,7 @@
 //! Live bytes over a traced program, as one device of a sharded run sees them.
 
 use nn::ParamKind;
+use nn::blocks::Blocks;
 use nn::step::{ParamInfo, StepOptions, StepTrace};
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -8,7 +9,6 @@ use tensor::meter::MemoryChange;
 use tensor::{Role, Trace, meter};
 use units::Bytes;
 
-use crate::blocks::Blocks;
 use crate::sharding::{Gathered, Sharding, Unit};
 
 /// Bytes by role, in the order of [`Role::ALL`].

@@ -1,7 +1,6 @@
 //! What moves to the host: the same ops, the bytes that were saved, and none of the states.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use napkin_plan::blocks::Blocks;
 use napkin_plan::ledger::{self, Request};
 use napkin_plan::model::Model;
 use napkin_plan::on_device::OnDevice;
@@ -9,6 +8,7 @@ use napkin_plan::params::{Counts, parameters};
 use napkin_plan::presets;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::{Phase, Timeline};
+use nn::blocks::Blocks;
 use nn::step::{Precision, StepOptions, StepTrace, Until};
 use nn::{Offload, Profile, Recompute};
 use tensor::meter::MemoryChange;

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use napkin_plan::allocator::Process;
-use napkin_plan::blocks::Blocks;
 use napkin_plan::ledger;
 use napkin_plan::on_device::OnDevice;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
 use napkin_plan::{model::Model, presets};
+use nn::blocks::Blocks;
 use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
 use std::collections::HashMap;

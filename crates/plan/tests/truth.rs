@@ -4,9 +4,9 @@
 //! are known must match. `NAPKIN_TRUTH=pythia cargo test -p napkin-plan --test truth -- --nocapture` looks at some only.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
-use napkin_plan::blocks::Blocks;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
+use nn::blocks::Blocks;
 use nn::config::Config;
 use nn::families::{self, Loaded};
 use nn::optim::OptimizerKind;

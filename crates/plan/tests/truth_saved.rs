@@ -2,10 +2,10 @@
 //! models with dropout, whole blocks are compared: their modules add the residual stream or drop a branch themselves.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use napkin_plan::blocks::Blocks;
 use napkin_plan::model::pattern;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Device;
+use nn::blocks::Blocks;
 use nn::config::Config;
 use nn::families;
 use nn::step::{self, StepOptions, Until};

@@ -5,9 +5,9 @@
 //! CPU): batch 2, 192 tokens, one step with gradients, dropout off.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use napkin_plan::blocks::Blocks;
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
+use nn::blocks::Blocks;
 use nn::config::Config;
 use nn::families;
 use nn::optim::OptimizerKind;

@@ -1,11 +1,11 @@
 //! Models of which only a part is trained, against PyTorch with PEFT: see `truth/README.md` for how the rows were made.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use napkin_plan::blocks::Blocks;
 use napkin_plan::model::Model;
 use napkin_plan::params::{Counts, parameters};
 use napkin_plan::sharding::Sharding;
 use napkin_plan::timeline::Timeline;
+use nn::blocks::Blocks;
 use nn::spec::{Lora, Pattern, Targets, Tuning};
 use nn::step::{StepOptions, Until};
 use nn::{Profile, Recompute};

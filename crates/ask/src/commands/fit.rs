@@ -1,10 +1,10 @@
 //! `napkin fit llama-3.1-8b --hw h100-sxm`, or `napkin fit --states-only --hw h100-sxm -n 8 --zero 3`.
 
 use clap::{Args, ValueEnum};
+use nn::blocks::Blocks;
 use nn::optim::Kind;
 use nn::spec::Tuning;
 use nn::step::{Precision, StepOptions};
-use plan::blocks::Blocks;
 use plan::fit::{Choice, Memory, StatesRequest, Subject, Unit};
 use plan::hardware::Hardware;
 use plan::largest::{self, Grow};

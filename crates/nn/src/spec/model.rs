@@ -228,13 +228,6 @@ pub struct ModelNames {
     pub embed_norm: &'static str,
 }
 
-impl ModelNames {
-    /// Name of the list of blocks alone, without the modules it stands in.
-    pub fn list(&self) -> &'static str {
-        self.layers.rsplit('.').next().unwrap_or(self.layers)
-    }
-}
-
 impl Default for ModelNames {
     fn default() -> Self {
         Self {

@@ -1,8 +1,8 @@
 //! How the recording of a step is made of repetitions.
 
 use super::numbered::Numbered;
-use super::sweep::{Owner, Part, in_order, owners, runs, stands_for, sweeps};
-use super::writer::{Bases, Place, Writer};
+use super::sweep::{Owner, Part, Place, count, owners, runs, sweeps, written};
+use super::writer::{Bases, Writer};
 use std::ops::Range;
 use tensor::meter::{Mark, MemoryChange};
 use tensor::{Phase, Trace};
@@ -67,30 +67,21 @@ impl Shape {
     }
 
     /// Notes whose the storages are that are allocated in these parts, of which `before` sweeps come before. How many there are then.
-    fn note_storages(&mut self, trace: &Trace, parts: &[Part<Run>], mut before: usize) -> Option<usize> {
-        for part in parts {
-            let in_order: Vec<(Option<usize>, &Run)> = match part {
-                Part::Once(run) => vec![(None, run)],
-                Part::Each { runs, backwards } => {
-                    in_order(runs.len(), *backwards).map(|i| (Some(i), &runs[i])).collect()
+    fn note_storages(&mut self, trace: &Trace, parts: &[Part<Run>], before: usize) -> Option<usize> {
+        for (place, run) in written(parts, self.blocks.times) {
+            let made = trace.memory[run.memory.clone()].iter();
+            for (at, event) in made.filter(|e| matches!(e.change, MemoryChange::Alloc(_))).enumerate() {
+                // Storages are numbered as they are allocated, where nothing was left out of the recording.
+                if event.storage.0 as usize != self.storages.len() {
+                    return None;
                 }
-            };
-            for (repetition, run) in in_order {
-                let made = trace.memory[run.memory.clone()].iter();
-                for (place, event) in made.filter(|e| matches!(e.change, MemoryChange::Alloc(_))).enumerate() {
-                    // Storages are numbered as they are allocated, where nothing was left out of the recording.
-                    if event.storage.0 as usize != self.storages.len() {
-                        return None;
-                    }
-                    self.storages.push(match repetition {
-                        Some(repetition) => Owner::Each { sweep: before, repetition, place },
-                        None => Owner::Once(self.storages.len()),
-                    });
-                }
+                self.storages.push(match place {
+                    Place::Each { sweep, to, .. } => Owner::Each { sweep: before + sweep, repetition: to, place: at },
+                    Place::Once => Owner::Once(self.storages.len()),
+                });
             }
-            before += usize::from(matches!(part, Part::Each { .. }));
         }
-        Some(before)
+        Some(before + count(parts))
     }
 
     /// The recording with `times` repetitions.
@@ -110,21 +101,17 @@ impl Shape {
         for (mark, parts) in trace.marks.iter().zip(&self.stretches) {
             let (op, memory) = (writer.out.ops.len() as u32, writer.out.memory.len() as u32);
             writer.out.marks.push(Mark { name: mark.name.clone(), op, memory });
-            for part in parts {
-                match part {
-                    Part::Once(run) => writer.run(run, Place { from: None, to: 0 })?,
-                    Part::Each { runs, backwards } => {
-                        writer.bases.push(vec![None; times]);
-                        for to in in_order(times, *backwards) {
-                            let from = stands_for(to, runs.len(), times);
-                            let base = writer.out.storages.len();
-                            if let Some(bases) = writer.bases.last_mut() {
-                                bases[to] = Some(base);
-                            }
-                            writer.run(&runs[from], Place { from: Some(from), to })?;
-                        }
+            let before = writer.bases.len();
+            writer.bases.resize_with(before + count(parts), || vec![None; times]);
+            for (place, run) in written(parts, times) {
+                let place = match place {
+                    Place::Each { sweep, from, to } => {
+                        writer.bases[before + sweep][to] = Some(writer.out.storages.len());
+                        Place::Each { sweep: before + sweep, from, to }
                     }
-                }
+                    Place::Once => Place::Once,
+                };
+                writer.run(run, place)?;
             }
         }
         Some(writer.out)
@@ -133,26 +120,13 @@ impl Shape {
     /// Module paths with `times` repetitions, and where those of each begin.
     fn write_modules(&self, paths: &[String], times: usize) -> (Vec<String>, Bases) {
         let mut out = Vec::new();
-        let mut bases = Bases { once: vec![0; paths.len()], each: Vec::new() };
-        for part in &self.modules {
-            match part {
-                Part::Once(range) => {
-                    for i in range.clone() {
-                        bases.once[i] = out.len();
-                        out.push(self.blocks.renamed(&paths[i], None, 0, times));
-                    }
-                }
-                Part::Each { runs, backwards } => {
-                    let mut starts = vec![0; times];
-                    for to in in_order(times, *backwards) {
-                        let from = stands_for(to, runs.len(), times);
-                        starts[to] = out.len();
-                        let names = paths[runs[from].clone()].iter();
-                        out.extend(names.map(|path| self.blocks.renamed(path, Some(from), to, times)));
-                    }
-                    bases.each.push(starts);
-                }
+        let mut bases = Bases { once: vec![0; paths.len()], each: vec![vec![0; times]; count(&self.modules)] };
+        for (place, range) in written(&self.modules, times) {
+            match place {
+                Place::Once => range.clone().zip(out.len()..).for_each(|(from, to)| bases.once[from] = to),
+                Place::Each { sweep, to, .. } => bases.each[sweep][to] = out.len(),
             }
+            out.extend(paths[range.clone()].iter().map(|path| self.blocks.renamed(path, place, times)));
         }
         (out, bases)
     }

@@ -19,6 +19,40 @@ pub(super) enum Part<T> {
     },
 }
 
+/// Where something is written that was recorded.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// Of no repetition.
+    Once,
+    /// In repetition `to` of a sweep, after the model of `from`.
+    Each { sweep: usize, from: usize, to: usize },
+}
+
+/// Parts with `times` repetitions: what is written, and where.
+pub(super) fn written<T>(parts: &[Part<T>], times: usize) -> impl Iterator<Item = (Place, &T)> {
+    let mut sweeps = 0;
+    parts.iter().flat_map(move |part| {
+        let (once, each) = match part {
+            Part::Once(run) => (Some((Place::Once, run)), None),
+            Part::Each { runs, backwards } => {
+                let sweep = sweeps;
+                sweeps += 1;
+                let each = in_order(times, *backwards).map(move |to| {
+                    let from = stands_for(to, runs.len(), times);
+                    (Place::Each { sweep, from, to }, &runs[from])
+                });
+                (None, Some(each))
+            }
+        };
+        once.into_iter().chain(each.into_iter().flatten())
+    })
+}
+
+/// How many sweeps there are among parts.
+pub(super) fn count<T>(parts: &[Part<T>]) -> usize {
+    parts.iter().filter(|part| matches!(part, Part::Each { .. })).count()
+}
+
 /// Puts runs, each with its repetition, together to sweeps. What goes over some repetitions only is there once.
 pub(super) fn sweeps<T>(runs: Vec<(Option<usize>, T)>, times: usize) -> Vec<Part<T>> {
     let labels: Vec<Option<usize>> = runs.iter().map(|(label, _)| *label).collect();
@@ -58,12 +92,12 @@ pub(super) fn runs(labels: impl Iterator<Item = Option<usize>>) -> Vec<(Option<u
     all
 }
 
-pub(super) fn in_order(times: usize, backwards: bool) -> impl Iterator<Item = usize> {
+fn in_order(times: usize, backwards: bool) -> impl Iterator<Item = usize> {
     (0..times).map(move |i| if backwards { times - 1 - i } else { i })
 }
 
 /// Which of the traced repetitions one of `times` is like: the first, the last, or any between.
-pub(super) fn stands_for(to: usize, traced: usize, times: usize) -> usize {
+fn stands_for(to: usize, traced: usize, times: usize) -> usize {
     if to == 0 {
         0
     } else if to + 1 == times {

@@ -2,7 +2,7 @@
 
 use super::TRACED;
 use super::shape::{Run, Shape};
-use super::sweep::Owner;
+use super::sweep::{Owner, Place};
 use tensor::Trace;
 use tensor::meter::{MOST_LIVE, MemoryChange, MemoryEvent, ModuleId, StorageId, StorageInfo};
 
@@ -11,13 +11,6 @@ pub(super) struct Bases {
     pub(super) once: Vec<usize>,
     /// Of each sweep and repetition, the first.
     pub(super) each: Vec<Vec<usize>>,
-}
-
-/// What is written: repetition `to` after the model of `from`, or something that is there once.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) from: Option<usize>,
-    pub(super) to: usize,
 }
 
 pub(super) struct Writer<'a> {
@@ -37,13 +30,13 @@ impl Writer<'_> {
     /// Which repetition is meant where repetition `named` of the recording is named at `place`.
     fn repetition(&self, place: Place, named: usize) -> Option<usize> {
         let last = TRACED - 1;
-        match place.from {
-            Some(from) if from == last && named == 0 => Some(0),
-            Some(from) if from == last => Some(self.times - TRACED + named),
-            Some(0) if named == last => Some(self.times - 1),
-            Some(from) => (place.to + named).checked_sub(from).filter(|to| *to < self.times),
-            None if named == 0 => Some(0),
-            None => (named == last).then_some(self.times - 1),
+        match place {
+            Place::Each { from, .. } if from == last && named == 0 => Some(0),
+            Place::Each { from, .. } if from == last => Some(self.times - TRACED + named),
+            Place::Each { from: 0, .. } if named == last => Some(self.times - 1),
+            Place::Each { from, to, .. } => (to + named).checked_sub(from).filter(|to| *to < self.times),
+            Place::Once if named == 0 => Some(0),
+            Place::Once => (named == last).then_some(self.times - 1),
         }
     }
 

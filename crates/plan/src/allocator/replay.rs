@@ -1,5 +1,6 @@
 //! The allocations of a training step, given to the allocator.
 
+use nn::blocks::Blocks;
 use nn::step::{StepOptions, StepTrace};
 use std::collections::BTreeSet;
 use tensor::Trace;
@@ -8,7 +9,6 @@ use tensor::ops::Op;
 use units::Bytes;
 
 use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
-use crate::blocks::Blocks;
 use crate::sharding::{Sharding, Unit};
 use crate::timeline::Device;
 

@@ -1,6 +1,6 @@
 //! What a rank does for models with experts and compressed attention (the shapes of `DeepSeek`), from the trace of its part.
 
-use nn::pipeline::{self, Accumulation, Pass};
+use nn::pipeline::{Accumulation, Pass, Rank};
 use nn::step::{Precision, StepOptions, parameters};
 use nn::{ModelSpec, Profile, Ranks};
 use tensor::Phase;
@@ -107,14 +107,14 @@ pub fn stages(
             let range = first..first + *count as usize;
             first = range.end;
             let stage = spec.stage(range).ok()?;
-            let trace = pipeline::trace(
-                std::slice::from_ref(&stage),
-                blocks.len() as u64,
-                &options,
-                &passes,
-                Accumulation::InProducts,
-            )
-            .ok()?;
+            let rank = Rank {
+                stages: std::slice::from_ref(&stage),
+                ranks: blocks.len() as u64,
+                options: &options,
+                passes: &passes,
+                accumulation: Accumulation::InProducts,
+            };
+            let trace = rank.trace().ok()?;
             let cost = |wanted: &[Phase]| {
                 machine.cost(&items(trace.trace.ops.iter().filter(|event| wanted.contains(&event.phase))))
             };

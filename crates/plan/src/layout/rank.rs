@@ -3,13 +3,13 @@
 //! Ranks of a stage are alike; those of different stages are not. The number of micro-batches that are traced is the number
 //! that are ever held at once and one more: what the others add to is there by then.
 
-use nn::pipeline::{self, Pass};
+use nn::blocks::Blocks;
+use nn::pipeline::{Pass, Rank};
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Diagnostic, Diagnostics};
 
 use super::{Layout, Schedule, check, engine};
-use crate::blocks::Blocks;
 use crate::cluster::pipeline as cluster;
 use crate::handover::Engine;
 use crate::ledger::highest;
@@ -95,8 +95,9 @@ pub fn trace(
             ..*step
         };
         let passes = passes(&schedule(layout, micro_batches), place as usize);
-        let traced = pipeline::trace(&stages, layout.pp, &options, &passes, engine::accumulation(engine))
-            .map_err(|error| Diagnostics::from(Diagnostic::error("T0484", error.to_string())))?;
+        let accumulation = engine::accumulation(engine);
+        let rank = Rank { stages: &stages, ranks: layout.pp, options: &options, passes: &passes, accumulation };
+        let traced = rank.trace().map_err(|error| Diagnostics::from(Diagnostic::error("T0484", error.to_string())))?;
         let weight = options.precision.gathered_dtype().size_in_bytes();
         let beside = engine::beside(engine, &stages, weight);
         all.push(RankTrace { place, stages, in_flight, options, traced, beside });

@@ -1,5 +1,6 @@
 //! What PyTorch's allocator reserves on the devices of a layout: a rank of every kind of stage, from an empty device on.
 
+use nn::blocks::Blocks;
 use nn::step::StepOptions;
 use units::{Bytes, Diagnostics};
 
@@ -8,7 +9,6 @@ use super::engine;
 use super::estimate::{Estimate, Run};
 use super::rank::RankTrace;
 use crate::allocator::{self, Beside, Process};
-use crate::blocks::Blocks;
 use crate::handover::Engine;
 use crate::hardware::Kind;
 use crate::runtime;

@@ -3,10 +3,10 @@
 //! A trace of single tensors has none of them: FSDP gathers a block at once, `DeepSpeed` and Megatron keep all gradients, or
 //! all f32 copies, in one allocation, divided over the data-parallel devices.
 
+use nn::blocks::Blocks;
 use nn::step::ParamInfo;
 
 use super::size::{Fit, Printed};
-use crate::blocks::Blocks;
 
 /// A buffer that has the size.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,11 +15,11 @@ pub mod size;
 pub mod tensors;
 
 use nn::Profile;
+use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use units::{Bytes, Diagnostic, Diagnostics, group_digits};
 
-use crate::blocks::Blocks;
 use crate::evidence::Sum;
 use crate::formulas;
 use crate::ledger;

@@ -1,5 +1,6 @@
 //! The tensors of a traced step that have a given size, likeliest first.
 
+use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use std::cmp::Reverse;
@@ -7,7 +8,6 @@ use tensor::meter::{MemoryChange, Phase, TensorRef};
 use tensor::{Role, Trace};
 
 use super::size::{Fit, Printed};
-use crate::blocks::Blocks;
 use crate::model::pattern;
 use crate::sharding::Sharding;
 use crate::timeline::{Device, Timeline};

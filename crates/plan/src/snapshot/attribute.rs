@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nn::blocks::Blocks;
 use nn::step::StepTrace;
 
 use super::memory::{Block, Frame, Snapshot, State};
 use crate::allocator;
-use crate::blocks::Blocks;
 use crate::ledger::{Request, place, stretch};
 use crate::model::{Model, pattern};
 use crate::runtime::{self, What};

@@ -3,6 +3,7 @@
 //! Only rows that say all of it are predicted: the layout, a precision recipe, an optimizer, what is recomputed, how long
 //! sequences are, and which bytes were read.
 
+use nn::blocks::Blocks;
 use nn::offload::Offload;
 use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::spec::{Lora, Targets, Tuning};
@@ -20,7 +21,6 @@ use super::ranks;
 use super::recipe::{self, Of};
 use super::row::{Reading, Row};
 use crate::allocator::{Beside, Process};
-use crate::blocks::Blocks;
 use crate::formulas::{Eval, known};
 use crate::hardware::{self, Hardware, HardwareError};
 use crate::layout::Layout;

@@ -1,6 +1,7 @@
 //! Rows of runs whose model is divided: the layout that a row and the code of its source state, and what its ranks hold.
 
 use nn::ModelSpec;
+use nn::blocks::Blocks;
 use nn::spec::FeedForwardSpec;
 use nn::step::StepOptions;
 
@@ -8,7 +9,6 @@ use super::facts::first;
 use super::memory::follow;
 use super::recipe::{self, Of};
 use super::row::Row;
-use crate::blocks::Blocks;
 use crate::handover::Engine;
 use crate::layout::engine::blocks_by_cost;
 use crate::layout::rank::{self, RankTrace};

@@ -1,13 +1,13 @@
 //! Traces of a few blocks and micro-batches to an outline.
 
 use nn::ParamKind;
+use nn::blocks::Blocks;
 use nn::step::{StepOptions, StepTrace};
 use std::collections::HashMap;
 use tensor::meter::{MemoryChange, OpEvent};
 use tensor::{Role, Trace};
 
 use super::{Course, Divided, Grown, Level, Line, Moment, Outline, Prices, Tally, Total};
-use crate::blocks::Blocks;
 use crate::cluster::traced::placed;
 use crate::layout::cut::Short;
 use crate::layout::load::Part;

@@ -1,12 +1,12 @@
 //! The outlines of all stages of one way to divide a model, traced once each.
 
-use nn::pipeline::{self, Pass};
+use nn::blocks::Blocks;
+use nn::pipeline::{Pass, Rank};
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Plan, Way};
-use crate::blocks::Blocks;
 use crate::layout::cut::Pieces;
 use crate::layout::engine;
 use crate::layout::estimate::Run;
@@ -112,14 +112,10 @@ impl Sheet {
         // Sends and receives are of a pipeline, whatever the number of its ranks.
         let ranks = if spec.stage.first && spec.stage.last { 1 } else { 2 };
         let trace = |batch| {
-            pipeline::trace(
-                std::slice::from_ref(&spec),
-                ranks,
-                &options(batch, way.offload),
-                &passes,
-                engine::accumulation(run.engine),
-            )
-            .map_err(|error| error.to_string())
+            let (stages, options) = (std::slice::from_ref(&spec), &options(batch, way.offload));
+            let accumulation = engine::accumulation(run.engine);
+            let rank = Rank { stages, ranks, options, passes: &passes, accumulation };
+            rank.trace().map_err(|error| error.to_string())
         };
         let blocks = Blocks::of(&spec.names);
         let form = (&pieces.short[short], spec.stage.before);

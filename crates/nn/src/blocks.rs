@@ -1,9 +1,9 @@
 //! The blocks of a model, told from the rest of it by the names of modules and parameters.
 
+use crate::spec::ModelNames;
+use crate::step::ParamInfo;
 use std::collections::BTreeMap;
-
-use nn::spec::ModelNames;
-use nn::step::ParamInfo;
+use std::ops::Range;
 
 /// Which modules and parameters stand in a block. The list of blocks may stand in modules of its own
 /// (`encoder.layer.0.attention`), of which only the last tells blocks from the rest.
@@ -15,7 +15,7 @@ pub struct Blocks {
 impl Blocks {
     /// Those of a model with these names.
     pub fn of(names: &ModelNames) -> Self {
-        Self { list: names.list() }
+        Self { list: names.layers.rsplit('.').next().unwrap_or(names.layers) }
     }
 
     /// Whether a path stands in the list of blocks.
@@ -25,17 +25,32 @@ impl Blocks {
 
     /// The number of the block that a path stands in, such as 3 for `model.layers.3.mlp.up_proj`.
     pub fn number(self, path: &str) -> Option<usize> {
-        self.behind(path).nth(1)?.parse().ok()
+        self.numbered(path).map(|(_, number)| number)
+    }
+
+    /// Where the number of a block stands in a path, and the number.
+    pub fn numbered(self, path: &str) -> Option<(Range<usize>, usize)> {
+        let behind = self.behind(path)?;
+        let digits = behind.split('.').next()?;
+        let start = path.len() - behind.len();
+        Some((start..start + digits.len(), digits.parse().ok()?))
     }
 
     /// The part of a block that a path stands in, such as `mlp`; whether the block has a number or a `*` is the same.
     pub fn part(self, path: &str) -> Option<&str> {
-        self.behind(path).nth(2)
+        self.behind(path)?.split('.').nth(1)
     }
 
-    /// The list itself and what follows it.
-    fn behind(self, path: &str) -> impl Iterator<Item = &str> {
-        path.split('.').skip_while(move |part| *part != self.list)
+    /// What follows the list.
+    fn behind(self, path: &str) -> Option<&str> {
+        let mut rest = path;
+        loop {
+            let (part, behind) = rest.split_once('.')?;
+            if part == self.list {
+                return Some(behind);
+            }
+            rest = behind;
+        }
     }
 
     /// Parameters by the unit that gathers and reduces them.
