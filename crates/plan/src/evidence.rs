@@ -74,7 +74,16 @@ impl Sum {
 
 /// `[8192, 14336] bf16`.
 pub fn tensor(t: &TensorRef) -> String {
-    format!("{:?} {}", t.layout.shape(), t.dtype.name())
+    Shaped(t.layout.shape(), t.dtype).to_string()
+}
+
+/// Shape and dtype in words.
+struct Shaped<'a>(&'a [u64], DType);
+
+impl fmt::Display for Shaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.0, self.1.name())
+    }
 }
 
 /// What a storage was made as: equal for those that are told in the same words.
@@ -94,7 +103,7 @@ impl Made<'_> {
 impl fmt::Display for Made<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.result {
-            Some((shape, dtype, op)) => write!(f, "{shape:?} {} ({op})", dtype.name()),
+            Some((shape, dtype, op)) => write!(f, "{} ({op})", Shaped(shape, dtype)),
             None => write!(f, "{} B", self.bytes),
         }
     }

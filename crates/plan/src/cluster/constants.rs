@@ -177,7 +177,7 @@ const OF_RULES: [&str; 19] = [
     "attention_ramp",
     "attention_ramp_backward",
 ];
-const OF_FRAMEWORK: [&str; 2] = ["head", "slice_ops"];
+const OF_FRAMEWORK: [&str; 4] = ["head", "slice_ops", "ends_wait", "messages_wait"];
 
 impl Rules {
     fn read(text: &str) -> Result<Self, String> {

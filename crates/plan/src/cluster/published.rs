@@ -43,14 +43,8 @@ impl Framework {
         }
     }
 
-    /// Whether the host waits for the device at both ends of a model, so that neither hides the other there: for the sizes of
-    /// a batch, which are read back from the device, and in the loss, where targets of other ranks are masked by a tensor of
-    /// truth values, whose elements have to be counted.
-    ///
-    /// Source: NVIDIA/Megatron-LM, `megatron/mpu/data.py`, `_build_key_size_numel_dictionaries`; microsoft/Megatron-DeepSpeed,
-    /// `megatron/core/tensor_parallel/cross_entropy.py`; pytorch/pytorch issue 12461, on what masks wait for.
-    const fn waits(self) -> bool {
-        matches!(self, Self::MegatronDeepSpeed)
+    fn rule(self, name: &str) -> f64 {
+        rules().of_framework(self.name(), name)
     }
 }
 
@@ -330,7 +324,7 @@ impl Measured {
             schedule: if self.virtual_stages > 1 { Schedule::Interleaved } else { Schedule::OneFOneB },
             micro_batches: self.micro_batches,
             boundary: tokens as f64 * self.shape.width as f64 * 2.0 / self.share.tp as f64,
-            waits: self.framework == Framework::Nanotron,
+            waits: self.framework.rule("messages_wait") > 0.0,
         })
     }
 
@@ -344,8 +338,9 @@ impl Measured {
         };
         let (one, first, last) =
             (passes(&block(shape, share)), passes(&embedding(shape, share)), passes(&head(shape, share)));
-        let last = times(&last, rules().of_framework(self.framework.name(), "head"));
-        let (first, last) = if self.framework.waits() { (in_turn(&first), in_turn(&last)) } else { (first, last) };
+        let last = times(&last, self.framework.rule("head"));
+        let (first, last) =
+            if self.framework.rule("ends_wait") > 0.0 { (in_turn(&first), in_turn(&last)) } else { (first, last) };
         let table = shape.embedding_parameters();
         let ends = blocks.len() - 1;
         let stage = |(stage, count): (usize, &u64)| {
@@ -381,7 +376,7 @@ impl Measured {
                 gradients.push(talk(Collective::AllReduce, 4.0 * parameters));
                 if self.zero {
                     gathered.push(talk(Collective::AllGather, 2.0 * parameters));
-                    let slice = rules().of_framework(self.framework.name(), "slice_ops");
+                    let slice = self.framework.rule("slice_ops");
                     slices = TENSORS * blocks as f64 * replicas * slice;
                 } else {
                     let replicas = self.degrees.dp * self.degrees.cp;
