@@ -14,7 +14,7 @@ use crate::allocator::Process;
 use crate::evidence::{self, Sum};
 use crate::flops::{step_assumptions, step_inputs};
 use crate::hardware::Hardware;
-use crate::levers::{self, Alone, Clock, Setup};
+use crate::levers::{self, Alone, Setup};
 use crate::model::{Model, Patterns, pattern};
 use crate::on_device::OnDevice;
 use crate::phrase;
@@ -258,7 +258,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.result =
         result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request, &device));
     if !device.fits() {
-        let alone = Alone { model, request, clock: Clock::of(model, request) };
+        let alone = Alone::new(model, request, &device);
         let found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
         report.blocks.push(found.table().into());
         report.result.insert("levers", found.value());

@@ -15,11 +15,13 @@ use units::{Bytes, Diagnostics};
 use crate::layout;
 use crate::ledger::Request;
 use crate::model::parameters;
+use crate::parallel::threads;
 use crate::phrase;
 use crate::report::{Cell, Column, Phrase, Row, Table, Value};
 use change::{Change, Knob, changes};
 pub use change::{Setup, Words};
-pub use measure::{Alone, Clock, Divided, Measure, Own, Taken};
+use measure::Worth;
+pub use measure::{Alone, Clock, Divided, Measure, Own, Taken, steady};
 
 /// A change with what the run takes that has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -199,34 +201,42 @@ impl Levers {
 /// # Errors
 /// If the run as it is cannot be traced.
 pub fn find(measure: &dyn Measure, from: &Setup) -> Result<Levers, Diagnostics> {
-    let now = measure.measure(from)?;
-    let mut turned = Vec::new();
-    for change in changes(measure.spec(), from, measure.words()) {
-        let Some(taken) = take(measure, &change.setup) else { continue };
-        // Less than a thousandth is no lever.
-        if taken.bytes < now.bytes - now.bytes / 1000 {
-            turned.push((Lever::of(measure, from, &change, taken), change));
-        }
-    }
+    let now = measure.timed(from, measure.measure(from)?, ALWAYS);
+    // Less than a thousandth is no lever.
+    let worth = |taken: &Taken| taken.bytes < now.bytes - now.bytes / 1000;
+    let changes: Vec<Change> = possible(measure, from).collect();
+    let setups: Vec<Setup> = changes.iter().map(|change| change.setup.clone()).collect();
+    let mut turned: Vec<(Lever, Change)> = changes
+        .into_iter()
+        .zip(measure.measure_all(&setups, &worth))
+        .filter_map(|(change, taken)| {
+            let taken = taken.ok().filter(worth)?;
+            Some((Lever::of(measure, from, &change, taken), change))
+        })
+        .collect();
     turned.sort_by(|(a, _), (b, _)| Lever::cheaper(a, b));
     let mut levers =
         Levers { now, each: turned.iter().map(|(lever, _)| lever.clone()).collect(), together: Vec::new(), pairs: 0 };
     if !now.fits && levers.enough().is_none() {
-        (levers.together, levers.pairs) = pairs(measure, from, now, &turned);
-        if levers.together.is_empty() {
+        let parameters = trained(measure.spec());
+        (levers.together, levers.pairs) = pairs(measure, from, now, &turned, parameters);
+        // On the same devices, some parameters have no room whatever is done.
+        let in_reach = measure.words() == Words::Layout || has_room(measure, &from.smallest(), parameters);
+        if levers.together.is_empty() && in_reach {
             levers.together.extend(along(measure, from, now.bytes));
         }
     }
     Ok(levers)
 }
 
-/// What a set-up takes; nothing if it is not legal or cannot be traced.
-fn take(measure: &dyn Measure, setup: &Setup) -> Option<Taken> {
-    // A step on one device has no degrees that could be illegal, and models of all kinds.
-    if measure.words() == Words::Layout {
-        layout::check(&setup.layout, measure.spec(), setup.step.seq_len, None).ok()?;
-    }
-    measure.measure(setup).ok()
+const ALWAYS: Worth<'static> = &|_| true;
+
+/// Every knob turned alone, where that can be run. A step on one device has no degrees that could be illegal.
+fn possible(measure: &dyn Measure, from: &Setup) -> impl Iterator<Item = Change> {
+    let (spec, words) = (measure.spec(), measure.words());
+    changes(spec, from, words).into_iter().filter(move |Change { setup, .. }| {
+        words == Words::Step || layout::check(&setup.layout, spec, setup.step.seq_len, None).is_ok()
+    })
 }
 
 /// Whether parameters, gradients and states alone leave room.
@@ -242,13 +252,17 @@ fn trained(spec: &ModelSpec) -> u64 {
     parameters(spec).map_or(0, |all| all.iter().map(|param| param.elements).sum())
 }
 
-/// Pairs of knobs that are enough, the cheapest first; and how many may be.
-fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Change)]) -> (Vec<Lever>, usize) {
-    let (spec, words) = (measure.spec(), measure.words());
-    let parameters = trained(spec);
+/// Pairs of knobs that are enough, the cheapest first, of a model that trains so many parameters; and how many may be.
+fn pairs(
+    measure: &dyn Measure,
+    from: &Setup,
+    now: Taken,
+    turned: &[(Lever, Change)],
+    parameters: u64,
+) -> (Vec<Lever>, usize) {
     let mut waiting = Vec::new();
     for (first, change) in turned {
-        for second in changes(spec, &change.setup, words).into_iter().filter(|second| second.knob > change.knob) {
+        for second in possible(measure, &change.setup).filter(|second| second.knob > change.knob) {
             // Cost by parts: what is longer by each alone is longer by both.
             let alone = |knob: Knob, effect| {
                 turned.iter().find(|(_, one)| one.knob == knob && one.effect == effect).and_then(|(one, _)| one.cost())
@@ -263,27 +277,34 @@ fn pairs(measure: &dyn Measure, from: &Setup, now: Taken, turned: &[(Lever, Chan
     waiting.sort_by(|((a, cost), ..), ((b, other), ..)| a.cmp(b).then(cost.total_cmp(other)));
     let may_be = waiting.len();
     let mut found = Vec::new();
-    for (_, effect, second) in waiting {
-        let Some(taken) = take(measure, &second.setup).filter(|taken| taken.fits) else { continue };
-        let lever = Lever::of(measure, from, &second, taken);
-        found.push(Lever { effect: format!("{effect}; {}", lever.effect), ..lever });
-        if found.len() == MOST_PAIRS {
+    for some in waiting.chunks(threads()) {
+        let setups: Vec<Setup> = some.iter().map(|(.., second)| second.setup.clone()).collect();
+        for ((_, effect, second), taken) in some.iter().zip(measure.measure_all(&setups, &|taken| taken.fits)) {
+            let Some(taken) = taken.ok().filter(|taken| taken.fits) else { continue };
+            let lever = Lever::of(measure, from, second, taken);
+            found.push(Lever { effect: format!("{effect}; {}", lever.effect), ..lever });
+        }
+        if found.len() >= MOST_PAIRS {
             break;
         }
     }
+    found.truncate(MOST_PAIRS);
     found.sort_by(Lever::cheaper);
     (found, may_be)
 }
 
 /// Makes changes one after the other, the cheapest by rule first, until the run fits.
 fn along(measure: &dyn Measure, from: &Setup, mut best: u64) -> Option<Lever> {
-    let (spec, words) = (measure.spec(), measure.words());
     let mut setup = from.clone();
     // Each round takes the cheapest change that lowers the peak; the batch can be halved more than once.
     for _ in 0..MOST_CHANGES {
-        let lower = |change: Change| take(measure, &change.setup).filter(|t| t.bytes < best).map(|t| (change, t));
-        let (change, taken) = changes(spec, &setup, words).into_iter().find_map(lower)?;
+        let lower = |change: Change| {
+            let taken = measure.measure(&change.setup).ok().filter(|taken| taken.bytes < best)?;
+            Some((change, taken))
+        };
+        let (change, taken) = possible(measure, &setup).find_map(lower)?;
         if taken.fits {
+            let taken = measure.timed(&change.setup, taken, ALWAYS);
             let lever = Lever::of(measure, from, &change, taken);
             return Some(Lever { effect: "the cheapest, one after the other".to_owned(), ..lever });
         }
@@ -305,9 +326,10 @@ pub fn strongest(spec: &ModelSpec, request: &Request<'_>) -> Result<Levers, Diag
         last.push(change);
     }
     let now = own.measure(&from)?;
+    let setups: Vec<Setup> = last.iter().map(|change| change.setup.clone()).collect();
     let mut each = Vec::new();
-    for change in last {
-        let taken = own.measure(&change.setup)?;
+    for (change, taken) in last.into_iter().zip(own.measure_all(&setups, &|_| false)) {
+        let taken = taken?;
         if taken.bytes < now.bytes {
             each.push(Lever::of(&own, &from, &change, taken));
         }

@@ -62,6 +62,7 @@ pub mod model;
 pub mod nearest;
 pub mod on_device;
 pub mod oom;
+mod parallel;
 pub mod params;
 pub mod presets;
 pub mod progress;

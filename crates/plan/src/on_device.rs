@@ -69,10 +69,16 @@ impl OnDevice {
             return Self { reserved: None, total, capacity, paged: None, refused }.paging(traced, request);
         };
         let reserve = |room| process.reserve(traced, &request.options, request.sharding, blocks, room);
-        let mut reserved = reserve(capacity.map(|capacity| capacity.saturating_sub(request.runtime)));
-        let refused = reserved.refused.is_some();
-        if refused {
-            reserved = reserve(None);
+        let room = capacity.map(|capacity| capacity.saturating_sub(request.runtime));
+        let mut reserved = reserve(None);
+        let mut refused = false;
+        // What nothing stops takes what it would take where that much is there.
+        if room.is_some_and(|room| process.conf.memory_fraction.is_some() || reserved.end.peak_reserved > room.get()) {
+            let limited = reserve(room);
+            refused = limited.refused.is_some();
+            if !refused {
+                reserved = limited;
+            }
         }
         let total = Bytes(reserved.end.peak_reserved.saturating_add(request.runtime.get()));
         Self { reserved: Some(reserved), total, capacity, paged: None, refused }.paging(traced, request)
@@ -110,6 +116,8 @@ impl OnDevice {
     /// What to say of a step that does not fit, where segments that expand would make it fit.
     pub fn remedy(&self, blocks: Blocks, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> Option<Phrase> {
         let process = request.process.as_ref().filter(|process| self.refused && !process.conf.expandable_segments)?;
+        // Tensors that have no room have none in other segments.
+        self.capacity.filter(|capacity| ledger.peak_bytes <= capacity.get())?;
         let conf = Conf { expandable_segments: true, ..process.conf.clone() };
         let request = Request { process: Some(Process { conf, ..process.clone() }), ..request.clone() };
         let other = Self::named(blocks, traced, ledger, &request, self.capacity);

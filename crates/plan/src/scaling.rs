@@ -20,31 +20,55 @@ use crate::timeline::{Phase, Timeline};
 /// Blocks of the two short traces: the first two and the last two blocks of both are alike.
 const SHORT: [usize; 2] = [4, 6];
 
-/// The peak of a step on one device, exact for small models and models of unequal blocks, else from two short traces.
-///
-/// # Errors
-/// As [`trace`].
-pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
-    let layers = spec.depth();
-    let alike =
-        spec.order.is_none() && spec.layers.windows(2).all(|w| std::sync::Arc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
-    let equal = alike && spec.tuning.is_uniform();
-    let timeline = |traced: &StepTrace| Timeline::of(traced, options, sharding, Blocks::of(&spec.names));
-    let highest = if !equal || layers <= SHORT[1] {
-        let phases = timeline(&trace(spec, options)?).phases;
-        phases[steady(&phases)].iter().map(|p| p.peak_bytes).max()
-    } else {
-        let short = |n: usize| -> Result<(Vec<Phase>, Vec<Vec<Moment>>), Diagnostics> {
-            let mut spec = spec.clone();
-            spec.truncate(n);
-            let traced = trace(&spec, options)?;
-            let timeline = timeline(&traced);
-            let moments = moments(&traced, &timeline);
-            Ok((timeline.phases, moments))
+/// Traces that say the peak of a step on one device, however its states are divided: whole ones of small models and of models of
+/// unequal blocks, else two short ones.
+pub struct Scaled<'a> {
+    spec: &'a ModelSpec,
+    options: StepOptions,
+    traced: Vec<StepTrace>,
+}
+
+impl<'a> Scaled<'a> {
+    /// Of a model's step.
+    ///
+    /// # Errors
+    /// As [`trace`].
+    pub fn of(spec: &'a ModelSpec, options: &StepOptions) -> Result<Self, Diagnostics> {
+        let alike = spec.order.is_none()
+            && spec.layers.windows(2).all(|w| std::sync::Arc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
+        let traced = if !alike || !spec.tuning.is_uniform() || spec.depth() <= SHORT[1] {
+            vec![trace(spec, options)?]
+        } else {
+            let short = |n: usize| {
+                let mut spec = spec.clone();
+                spec.truncate(n);
+                trace(&spec, options)
+            };
+            SHORT.into_iter().map(short).collect::<Result<_, _>>()?
         };
-        let ((phases, a), (longer, b)) = (short(SHORT[0])?, short(SHORT[1])?);
+        Ok(Self { spec, options: *options, traced })
+    }
+
+    /// The peak where states are divided so, with what lies outside.
+    pub fn peak(&self, sharding: Sharding, runtime: Bytes) -> u64 {
+        let timeline = |traced: &StepTrace| Timeline::of(traced, &self.options, sharding, Blocks::of(&self.spec.names));
+        let highest = match self.traced.as_slice() {
+            [short, long] => self.on_a_line([short, long].map(|traced| {
+                let timeline = timeline(traced);
+                let moments = moments(traced, &timeline);
+                (timeline.phases, moments)
+            })),
+            traced => {
+                let phases = traced.first().map_or_else(Vec::new, |traced| timeline(traced).phases);
+                phases[steady(&phases)].iter().map(|p| p.peak_bytes).max()
+            }
+        };
+        highest.unwrap_or(0).saturating_add(runtime.get())
+    }
+
+    fn on_a_line(&self, [(phases, a), (longer, b)]: [(Vec<Phase>, Vec<Vec<Moment>>); 2]) -> Option<u64> {
         let line = |p: u64, q: u64| {
-            let (p, q, more) = (i128::from(p), i128::from(q), (layers - SHORT[0]) as i128);
+            let (p, q, more) = (i128::from(p), i128::from(q), (self.spec.depth() - SHORT[0]) as i128);
             u64::try_from(p + (q - p) * more / (SHORT[1] - SHORT[0]) as i128).unwrap_or(0)
         };
         let highest = steady(&phases).flat_map(|i| {
@@ -57,8 +81,15 @@ pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime
             ends.chain([line(phases[i].peak_bytes, longer[i].peak_bytes)])
         });
         highest.max()
-    };
-    Ok(highest.unwrap_or(0).saturating_add(runtime.get()))
+    }
+}
+
+/// The peak of a step on one device by [`Scaled`].
+///
+/// # Errors
+/// As [`trace`].
+pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
+    Ok(Scaled::of(spec, options)?.peak(sharding, runtime))
 }
 
 /// An allocation.

@@ -15,14 +15,15 @@ use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
 use crate::inference::cache::{Cache, WIDTH};
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
-use crate::levers::{self, Alone, Clock, Lever, Levers, Measure, Setup};
+use crate::levers::{self, Alone, Lever, Levers, Measure, Setup, Taken, steady};
 use crate::model::Model;
 use crate::on_device::OnDevice;
+use crate::parallel::both;
 use crate::params::Counts;
 use crate::phrase;
 use crate::quant::Format;
 use crate::report::{Block, Cell, Chart, Column, KeyValue, Phrase, Report, Row, Table, Value, Verdict};
-use crate::scaling;
+use crate::scaling::Scaled;
 use crate::sharding::Sharding;
 use crate::time::{self, Pace};
 use crate::wall::Around;
@@ -247,39 +248,54 @@ fn levers_of(model: &Model, request: &Request<'_>, device: &OnDevice, capacity: 
     if device.fits() {
         return levers::strongest(&model.spec, request);
     }
-    let alone = Alone { model, request, clock: Clock::of(model, request) };
-    let mut found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
-    found.together.extend(more_devices(&alone, capacity)?);
+    let alone = Alone::new(model, request, device);
+    let from = Setup::alone(&request.options, request.sharding);
+    let (found, more) = both(|| levers::find(&alone, &from), || more_devices(model, request, &alone, capacity));
+    let mut found = found?;
+    found.together.extend(more?);
     Ok(found)
 }
 
 /// The fewest devices, in powers of two, on which a step fits: as it is, or else with everything recomputed.
-fn more_devices(alone: &Alone<'_>, capacity: Bytes) -> Result<Option<Lever>, Diagnostics> {
-    let (model, request) = (alone.model, alone.request);
-    let on = |options: &StepOptions, dp| Setup::alone(options, Sharding::new(3, dp));
-    // The allocator takes more than the estimate.
-    let least = |options: &StepOptions| -> Result<Option<u64>, Diagnostics> {
-        let about = |dp| scaling::peak(&model.spec, options, Sharding::new(3, dp), request.runtime);
-        let fits = |dp| about(dp).map(|bytes| bytes <= capacity.get());
+fn more_devices(
+    model: &Model,
+    request: &Request<'_>,
+    alone: &Alone<'_>,
+    capacity: Bytes,
+) -> Result<Option<Lever>, Diagnostics> {
+    let more = |power: u32| Sharding::new(3, 1 << power);
+    let least = |options: &StepOptions| -> Result<Option<(Setup, Taken)>, Diagnostics> {
+        let on = |power| Setup::alone(options, more(power));
+        let scaled = Scaled::of(&model.spec, &steady(&on(0)))?;
+        // The allocator takes more than the estimate.
         let (mut low, mut high) = (request.sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
         while low < high {
             let middle = low.midpoint(high);
-            if fits(1 << middle)? { high = middle } else { low = middle + 1 }
+            let fits = scaled.peak(more(middle), request.runtime) <= capacity.get();
+            if fits { high = middle } else { low = middle + 1 }
         }
-        let really = |power: &u32| alone.measure(&on(options, 1 << power)).is_ok_and(|taken| taken.fits);
-        Ok((low..=MOST_DEVICES).find(really).map(|power| 1 << power))
+        let taken = |power| {
+            let setup = on(power);
+            let taken = alone.taken(&scaled, &setup).ok().filter(|taken| taken.fits)?;
+            Some((setup, taken))
+        };
+        // Where twice as many are not enough, more of them hardly ever are.
+        let first = (low..=MOST_DEVICES.min(low + 1)).find_map(taken);
+        Ok(first.or_else(|| taken(MOST_DEVICES).and_then(|_| (low + 2..=MOST_DEVICES).find_map(taken))))
     };
     let full = StepOptions { recompute: Recompute::Full, ..request.options };
     let found = match least(&request.options)? {
-        Some(dp) => Some((dp, "", request.options)),
-        None => least(&full)?.map(|dp| (dp, " --recompute full", full)),
+        Some(found) => Some((found, "")),
+        None if full == request.options => None,
+        None => least(&full)?.map(|found| (found, " --recompute full")),
     };
-    let Some((dp, more, options)) = found else { return Ok(None) };
+    let Some(((setup, taken), more)) = found else { return Ok(None) };
+    let devices = setup.layout.dp;
     Ok(Some(Lever {
-        flag: format!("-n {dp} --zero 3{more}"),
+        flag: format!("-n {devices} --zero 3{more}"),
         effect: "the fewest on which it fits, in powers of two, each with as many sequences".to_owned(),
-        taken: alone.measure(&on(&options, dp))?,
-        devices: dp,
+        taken: Taken { seconds: alone.seconds(&setup), ..taken },
+        devices,
         other_numbers: false,
     }))
 }

@@ -86,6 +86,7 @@ impl Process {
             allocator: Allocator::new(self.conf.clone(), device.map(Bytes::get)),
             held: vec![None; trace.storages.len()],
             units: Vec::new(),
+            wanted: Vec::new(),
             after_update: &self.beside.after_update,
             collectives: Collectives::of(trace, &self.beside),
             late: Vec::new(),
@@ -193,6 +194,8 @@ struct Replay<'a> {
     held: Vec<Option<BlockId>>,
     /// Blocks of what is gathered or not yet reduced.
     units: Vec<(Unit, BlockId)>,
+    /// What the last op asked for of them.
+    wanted: Vec<(Unit, u64)>,
     /// What there is for a moment behind an update.
     after_update: &'a [u64],
     collectives: Collectives,
@@ -262,8 +265,11 @@ impl Replay<'_> {
 
     /// Lets go of the units that op `op` has no use for, and gathers those it has.
     fn gather(&mut self, op: usize, at: usize) -> Result<(), Refused> {
-        let wanted: Vec<(Unit, u64)> = self.device.units(op).collect();
-        let allocator = &mut self.allocator;
+        if self.device.units(op).eq(self.wanted.iter().copied()) {
+            return Ok(());
+        }
+        self.wanted = self.device.units(op).collect();
+        let (allocator, wanted) = (&mut self.allocator, &self.wanted);
         self.units.retain(|(unit, block)| {
             let keep = wanted.iter().any(|(other, _)| other == unit);
             if !keep {
@@ -271,7 +277,8 @@ impl Replay<'_> {
             }
             keep
         });
-        for (unit, bytes) in wanted {
+        for i in 0..self.wanted.len() {
+            let (unit, bytes) = self.wanted[i];
             if bytes > 0 && !self.units.iter().any(|(other, _)| *other == unit) {
                 let block = self.alloc(bytes, at)?;
                 self.units.push((unit, block));

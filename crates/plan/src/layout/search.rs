@@ -17,6 +17,7 @@ use super::space::{Axes, Counts, Illegal};
 use crate::cluster::step::StepTime;
 use crate::handover::{self, Engine};
 use crate::ledger::Ledger;
+use crate::parallel::each;
 use survey::Survey;
 
 /// What is asked for.
@@ -135,19 +136,6 @@ pub fn layouts(run: &Run<'_>, wanted: &Wanted) -> Vec<Layout> {
         return Vec::new();
     }
     axes.ways().0.iter().flat_map(|way| axes.layouts(way, &mut Counts::default())).collect()
-}
-
-/// Applies a function to all of a list, on several threads where there are some; results in the order of the list.
-#[cfg(feature = "parallel")]
-fn each<T: Sync, R: Send>(all: &[T], function: impl Fn(&T) -> R + Sync + Send) -> Vec<R> {
-    use rayon::prelude::*;
-    all.par_iter().map(function).collect()
-}
-
-/// Applies a function to all of a list.
-#[cfg(not(feature = "parallel"))]
-fn each<T, R>(all: &[T], function: impl Fn(&T) -> R) -> Vec<R> {
-    all.iter().map(function).collect()
 }
 
 /// So many devices, in words.

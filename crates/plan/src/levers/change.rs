@@ -121,6 +121,16 @@ impl Setup {
         flags.join(" ")
     }
 
+    /// This set-up on the same devices, with everything done that lowers [`Setup::least`].
+    pub(super) fn smallest(&self) -> Self {
+        let offload = Offload { optimizer: true, ..self.layout.offload };
+        let optimizer = OptimizerKind { kind: optim::Kind::Sgd, ..self.step.optimizer };
+        Self {
+            layout: Layout { zero: 3, shard: None, offload, ..self.layout.clone() },
+            step: StepOptions { precision: Precision::Bf16Pure, optimizer, ..self.step },
+        }
+    }
+
     /// Whether losses and weights of a run come out otherwise than those of `to`, beyond the order of sums.
     pub(super) fn has_other_numbers(&self, to: &Self) -> bool {
         self.step.precision != to.step.precision || self.step.optimizer.kind != to.step.optimizer.kind
@@ -132,6 +142,7 @@ impl Setup {
         let layout = &self.layout;
         let Some(each) = ParameterBytes::of(self.step.precision, self.step.optimizer.kind) else { return Bytes::ZERO };
         let each = if layout.offload.optimizer { ParameterBytes { master: 0, slots: &[], ..each } } else { each };
+        let each = if self.options().in_backward { ParameterBytes { gradient: 0, ..each } } else { each };
         let held = Params(parameters / layout.tp.max(1) / layout.pp.max(1) / layout.ep.max(1));
         let zero = Zero::ALL.get(usize::from(layout.zero)).copied().unwrap_or_default();
         each.on_device(held, zero, layout.sharing_ranks().max(1))

@@ -13,7 +13,8 @@ use crate::layout::quick::{Book, Look};
 use crate::ledger::{self, Request};
 use crate::model::Model;
 use crate::on_device::OnDevice;
-use crate::scaling;
+use crate::parallel::each;
+use crate::scaling::Scaled;
 
 /// What a set-up takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,12 +35,28 @@ pub trait Measure {
     fn words(&self) -> Words;
     /// Bytes there is room for, where that is known.
     fn room(&self) -> Option<u64>;
-    /// What a set-up takes.
+    /// What a set-up takes, with the seconds of its step where they are known by that.
     ///
     /// # Errors
     /// If it cannot be traced.
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics>;
+    /// The seconds of a step of which [`Measure::measure`] gives none.
+    fn seconds(&self, _setup: &Setup) -> Option<f64> {
+        None
+    }
+    /// What each of some set-ups takes, with the seconds of those that are worth it.
+    fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
+        setups.iter().map(|setup| Ok(self.timed(setup, self.measure(setup)?, worth))).collect()
+    }
+    /// What a set-up takes, with its seconds where that is worth it.
+    fn timed(&self, setup: &Setup, taken: Taken, worth: Worth<'_>) -> Taken {
+        let seconds = taken.seconds.or_else(|| worth(&taken).then(|| self.seconds(setup)).flatten());
+        Taken { seconds, ..taken }
+    }
 }
+
+/// Whether the seconds are asked for of what takes so much.
+pub type Worth<'a> = &'a (dyn Fn(&Taken) -> bool + Sync);
 
 /// The program's own bytes on one device, estimated from short traces.
 #[derive(Debug)]
@@ -54,16 +71,79 @@ pub struct Own<'a> {
     pub clock: Clock<'a>,
 }
 
+impl Own<'_> {
+    fn taken(&self, scaled: &Scaled<'_>, setup: &Setup) -> Taken {
+        let bytes = scaled.peak(setup.layout.sharding(), self.runtime);
+        Taken { bytes, fits: self.budget.is_none_or(|budget| bytes <= budget), seconds: None }
+    }
+}
+
 /// One device with its allocator, traced whole where its tensors have room: estimated where they have not, by more than the
 /// estimate is ever off.
 #[derive(Debug)]
 pub struct Alone<'a> {
-    /// The model.
-    pub model: &'a Model,
-    /// The question that does not fit.
-    pub request: &'a Request<'a>,
-    /// The time of its steps.
-    pub clock: Clock<'a>,
+    model: &'a Model,
+    request: &'a Request<'a>,
+    clock: Clock<'a>,
+    /// What it takes as it is.
+    now: Taken,
+}
+
+impl<'a> Alone<'a> {
+    /// Of a question, and the device that does not fit.
+    pub fn new(model: &'a Model, request: &'a Request<'a>, device: &OnDevice) -> Self {
+        let now = Taken { bytes: device.total.get(), fits: device.fits(), seconds: None };
+        Self { model, request, clock: Clock::of(model, request), now }
+    }
+
+    /// What a set-up takes whose step is traced.
+    ///
+    /// # Errors
+    /// If it cannot be traced whole.
+    pub fn taken(&self, scaled: &Scaled<'_>, setup: &Setup) -> Result<Taken, Diagnostics> {
+        let (options, sharding) = (setup.options(), setup.layout.sharding());
+        // The allocator only adds: what has no room by its tensors alone needs no trace of its own.
+        let bytes = scaled.peak(sharding, self.request.runtime);
+        if self.room().is_some_and(|room| bytes > room + room / 100) {
+            return Ok(Taken { bytes, fits: false, seconds: None });
+        }
+        if (options, sharding) == (self.request.options, self.request.sharding) {
+            return Ok(self.now);
+        }
+        let request = Request { options, sharding, ..self.request.clone() };
+        let (ledger, traced) = ledger::ledger(self.model, &request)?;
+        let device = OnDevice::of(self.model, &traced, &ledger, &request);
+        Ok(Taken { bytes: device.total.get(), fits: device.fits(), seconds: None })
+    }
+}
+
+/// The step of a set-up in the steady state, which decides: what the first step lacks, the second has.
+pub fn steady(setup: &Setup) -> StepOptions {
+    StepOptions { steps: 1, warm: true, ..setup.options() }
+}
+
+/// What each of some set-ups takes. Those that differ in how states are divided have the same step, which is traced once.
+fn by_step(
+    spec: &ModelSpec,
+    setups: &[Setup],
+    taken: impl Fn(&Scaled<'_>, &Setup) -> Result<Taken, Diagnostics> + Sync + Send,
+) -> Vec<Result<Taken, Diagnostics>> {
+    let mut steps: Vec<(StepOptions, Vec<usize>)> = Vec::new();
+    for (i, setup) in setups.iter().enumerate() {
+        let options = steady(setup);
+        match steps.iter_mut().find(|(known, _)| *known == options) {
+            Some((_, of)) => of.push(i),
+            None => steps.push((options, vec![i])),
+        }
+    }
+    let all = each(&steps, |(options, of)| {
+        let scaled = Scaled::of(spec, options);
+        let taken = |i: usize| taken(scaled.as_ref().map_err(Clone::clone)?, &setups[i]);
+        of.iter().map(|&i| (i, taken(i))).collect::<Vec<_>>()
+    });
+    let mut all: Vec<_> = all.into_iter().flatten().collect();
+    all.sort_by_key(|(i, _)| *i);
+    all.into_iter().map(|(_, taken)| taken).collect()
 }
 
 /// The fullest rank of a layout: traced whole, with its allocator, where its tensors have room; out of traces of a few blocks
@@ -155,11 +235,15 @@ impl Measure for Own<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
-        // The steady state decides: what the first step lacks, the second has.
-        let options = StepOptions { steps: 1, warm: true, ..setup.options() };
-        let bytes = scaling::peak(self.spec, &options, setup.layout.sharding(), self.runtime)?;
-        let fits = self.budget.is_none_or(|budget| bytes <= budget);
-        Ok(Taken { bytes, fits, seconds: self.clock.seconds(setup) })
+        Ok(self.taken(&Scaled::of(self.spec, &steady(setup))?, setup))
+    }
+
+    fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
+        by_step(self.spec, setups, |scaled, setup| Ok(self.timed(setup, self.taken(scaled, setup), worth)))
+    }
+
+    fn seconds(&self, setup: &Setup) -> Option<f64> {
+        self.clock.seconds(setup)
     }
 }
 
@@ -177,17 +261,15 @@ impl Measure for Alone<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
-        let (options, sharding) = (setup.options(), setup.layout.sharding());
-        // The allocator only adds: what has no room by its tensors alone needs no trace of its own.
-        let steady = StepOptions { steps: 1, warm: true, ..options };
-        let own = scaling::peak(&self.model.spec, &steady, sharding, self.request.runtime)?;
-        if self.room().is_some_and(|room| own > room + room / 100) {
-            return Ok(Taken { bytes: own, fits: false, seconds: self.clock.seconds(setup) });
-        }
-        let request = Request { options, sharding, ..self.request.clone() };
-        let (ledger, traced) = ledger::ledger(self.model, &request)?;
-        let device = OnDevice::of(self.model, &traced, &ledger, &request);
-        Ok(Taken { bytes: device.total.get(), fits: device.fits(), seconds: self.clock.seconds(setup) })
+        self.taken(&Scaled::of(&self.model.spec, &steady(setup))?, setup)
+    }
+
+    fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
+        by_step(&self.model.spec, setups, |scaled, setup| Ok(self.timed(setup, self.taken(scaled, setup)?, worth)))
+    }
+
+    fn seconds(&self, setup: &Setup) -> Option<f64> {
+        self.clock.seconds(setup)
     }
 }
 

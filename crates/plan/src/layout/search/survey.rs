@@ -5,12 +5,13 @@ use nn::{Offload, ParamKind};
 use std::collections::BTreeMap;
 use units::{Bytes, Diagnostic, Diagnostics, Params};
 
-use super::{Found, Timed, Wanted, axes, each, none};
+use super::{Found, Timed, Wanted, axes, none};
 use crate::layout::Layout;
 use crate::layout::estimate::Run;
 use crate::layout::quick::{Desk, Plans, Seen, Sheet, Way};
 use crate::layout::space::{Axes, Counts};
 use crate::layout::terms::{Terms, host_room};
+use crate::parallel::each;
 use crate::progress;
 use crate::states::{ParameterBytes, Zero};
 
