@@ -234,13 +234,12 @@ impl Rank<'_> {
     /// # Errors
     /// As [`PipelineRank::new`] and [`PipelineRank::pass`].
     pub fn trace(&self) -> Result<StepTrace> {
+        let short = |short: &ModelSpec| Rank { stages: std::slice::from_ref(short), ..*self }.record();
         let unrolled = match self.stages {
-            [stage] => unroll::recorded(stage, self.options, |short| {
-                Rank { stages: std::slice::from_ref(short), ..*self }.record()
-            }),
+            [stage] => unroll::recorded(stage, self.options, short, None),
             _ => None,
         };
-        unrolled.map_or_else(|| self.trace_of_all(), |recorded| Ok(recorded.finish(self.options)))
+        unrolled.map_or_else(|| self.trace_of_all(), |(recorded, _)| Ok(recorded.finish(self.options)))
     }
 
     /// The same of stages that are traced with all their blocks.

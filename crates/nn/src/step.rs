@@ -14,6 +14,7 @@ use crate::scaler::ScalerState;
 use crate::spec::{ModelSpec, SignalSpec, SourceSpec, Task, TowerSpec, Tuning};
 use crate::training::{Training, TrainingOptions};
 use crate::unroll;
+pub use crate::unroll::Checked;
 use std::fmt;
 use std::str::FromStr;
 use tensor::{CastLists, Cost, DType, Device, Phase, Result, Role, Runtime, Tensor, Trace};
@@ -374,14 +375,31 @@ fn infos<'a>(params: impl IntoIterator<Item = &'a Param>) -> Vec<ParamInfo> {
 /// # Errors
 /// If a size is too large to count, or the sequence is longer than the model's learned positions.
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace> {
-    unrolled(spec, options).map_or_else(|| run(&Runtime::new(Device::Meta), spec, options), Ok)
+    trace_again(spec, options, None).map(|(traced, _)| traced)
 }
 
-/// The trace of a model that is traced with a few of its blocks and written out for all of them; `None` where they do not repeat,
-/// or too seldom, or not exactly: the model is then traced whole.
-pub fn unrolled(spec: &ModelSpec, options: &StepOptions) -> Option<StepTrace> {
+/// [`trace`] where a step was traced before, with what it found of it and to be given to the next: one that differs in no more than
+/// `batch` and `seq_len` takes less time.
+///
+/// # Errors
+/// As [`trace`].
+pub fn trace_again(
+    spec: &ModelSpec,
+    options: &StepOptions,
+    before: Option<Checked>,
+) -> Result<(StepTrace, Option<Checked>)> {
+    if let Some((traced, checked)) = unrolled(spec, options, before) {
+        return Ok((traced, Some(checked)));
+    }
+    Ok((run(&Runtime::new(Device::Meta), spec, options)?, None))
+}
+
+/// [`trace_again`] of a model that is traced with a few of its blocks and written out for all of them; `None` where they do not
+/// repeat, or too seldom, or not exactly: the model is then traced whole.
+pub fn unrolled(spec: &ModelSpec, options: &StepOptions, before: Option<Checked>) -> Option<(StepTrace, Checked)> {
     let short = |spec: &ModelSpec| record(&Runtime::new(Device::Meta), spec, options);
-    Some(unroll::recorded(spec, options, short)?.finish(options))
+    let (recorded, checked) = unroll::recorded(spec, options, short, before)?;
+    Some((recorded.finish(options), checked))
 }
 
 /// Runs training steps of a model on a runtime and takes its recording.

@@ -6,7 +6,8 @@
 //!
 //! Nothing is taken on trust. The model is traced twice, with one repetition more the second time, and the first recording, written out
 //! by one repetition, has to be the second, event by event. Where it is not (a tensor over all blocks, a random site for each), the
-//! model is traced whole.
+//! model is traced whole. What was found of a step holds for others that differ in the sizes of their batch alone, as long as their
+//! first recording is the same program ([`Checked`]).
 
 mod numbered;
 mod shape;
@@ -19,7 +20,7 @@ use crate::step::{ParamInfo, Recorded, StepOptions};
 use numbered::Numbered;
 use shape::Shape;
 use std::sync::Arc;
-use tensor::meter::OpEvent;
+use tensor::meter::{OpEvent, StorageInfo, TensorRef};
 use tensor::ops::create::{Create, Fill};
 use tensor::{Op, Trace};
 
@@ -86,16 +87,61 @@ fn repeated(spec: &ModelSpec) -> Option<(Repeated, Numbered)> {
     Some((repeated, Numbered { blocks: Blocks::of(&spec.names), first, period, times: TRACED }))
 }
 
-/// What of a step is recorded, or `None` where it has to be traced whole; `record` traces a model.
+/// How a step was found to be made of repetitions. With other sizes of its batch it is written out in the same way, as long as its
+/// first recording is the same program: it need not be checked again.
+pub struct Checked {
+    spec: ModelSpec,
+    options: StepOptions,
+    few: Trace,
+    shape: Shape,
+    params: Vec<ParamInfo>,
+    /// Bytes of buffers in the first recording, and beyond those in the step.
+    buffers: (u64, u64),
+    update_bytes: u64,
+    steps: u64,
+}
+
+impl Checked {
+    /// How many steps were written out by it without another check.
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What was found of a step that differs in no more than the sizes of its batch.
+    fn of_sizes(self, spec: &ModelSpec, options: &StepOptions) -> Option<Self> {
+        let StepOptions { batch, seq_len, .. } = *options;
+        (StepOptions { batch, seq_len, ..self.options } == *options && self.spec == *spec).then_some(self)
+    }
+}
+
+/// What of a step is recorded, or `None` where it has to be traced whole; `record` traces a model. `known` is what was found of a
+/// step before.
 pub(crate) fn recorded(
     spec: &ModelSpec,
     options: &StepOptions,
     record: impl Fn(&ModelSpec) -> tensor::Result<Recorded>,
-) -> Option<Recorded> {
+    known: Option<Checked>,
+) -> Option<(Recorded, Checked)> {
     // The sites of dropout are counted over all blocks.
     let (repeated, blocks) = repeated(spec).filter(|_| !options.dropout)?;
     let short = |times: usize| record(&repeated.shortened(spec, times)).ok();
-    let (few, more) = (short(TRACED)?, short(TRACED + 1)?);
+    let few = short(TRACED)?;
+    if let Some(known) = known.and_then(|known| known.of_sizes(spec, options))
+        && is_same_program(&known.few, &few.trace)
+        // Those of blocks may have the sizes of a batch.
+        && (known.buffers.0 == few.buffer_bytes || known.buffers.1 == 0)
+    {
+        let (in_few, more) = (few.buffer_bytes, known.buffers.1);
+        let recorded = Recorded {
+            trace: known.shape.write(&few.trace, repeated.times)?,
+            params: known.params.clone(),
+            buffer_bytes: in_few + more,
+            update_bytes: known.update_bytes,
+        };
+        let checked = Checked { few: few.trace, buffers: (in_few, more), steps: known.steps + 1, ..known };
+        return Some((recorded, checked));
+    }
+    let more = short(TRACED + 1)?;
     let shape = Shape::of(&few.trace, blocks)?;
     if !is_same(&shape.write(&few.trace, TRACED + 1)?, &more.trace) {
         return None;
@@ -105,12 +151,23 @@ pub(crate) fn recorded(
         let each = more.checked_sub(few)?;
         each.checked_mul((repeated.times - TRACED) as u64)?.checked_add(few)
     };
-    Some(Recorded {
+    let recorded = Recorded {
         trace: shape.write(&few.trace, repeated.times)?,
         params: blocks.params([&few.params, &more.params], repeated.times)?,
         buffer_bytes: sum(few.buffer_bytes, more.buffer_bytes)?,
         update_bytes: sum(few.update_bytes, more.update_bytes)?,
-    })
+    };
+    let checked = Checked {
+        spec: spec.clone(),
+        options: *options,
+        few: few.trace,
+        shape,
+        params: recorded.params.clone(),
+        buffers: (few.buffer_bytes, recorded.buffer_bytes - few.buffer_bytes),
+        update_bytes: recorded.update_bytes,
+        steps: 0,
+    };
+    Some((recorded, checked))
 }
 
 /// The parameters of a model, or `None` where it has to be built whole; `build` builds a model.
@@ -121,6 +178,25 @@ pub(crate) fn parameters(
     let (repeated, blocks) = repeated(spec)?;
     let short = |times: usize| build(&repeated.shortened(spec, times)).ok();
     blocks.params([&short(TRACED)?, &short(TRACED + 1)?], repeated.times)
+}
+
+/// Whether two recordings are the same but for sizes.
+fn is_same_program(a: &Trace, b: &Trace) -> bool {
+    let operand = |(a, b): (&TensorRef, &TensorRef)| (a.storage, a.dtype) == (b.storage, b.dtype);
+    let operands = |a: &[TensorRef], b: &[TensorRef]| a.len() == b.len() && a.iter().zip(b).all(operand);
+    let op = |a: &OpEvent, b: &OpEvent| {
+        std::mem::discriminant(&a.op) == std::mem::discriminant(&b.op)
+            && (a.module, a.phase, a.copy, a.reused) == (b.module, b.phase, b.copy, b.reused)
+            && operands(&a.inputs, &b.inputs)
+            && operands(&a.outputs, &b.outputs)
+    };
+    let storage = |a: &StorageInfo, b: &StorageInfo| (a.module, a.phase, a.born) == (b.module, b.phase, b.born);
+    a.memory == b.memory
+        && a.modules == b.modules
+        && a.marks == b.marks
+        && (a.storages.len(), a.ops.len()) == (b.storages.len(), b.ops.len())
+        && a.storages.iter().zip(&b.storages).all(|(a, b)| storage(a, b))
+        && a.ops.iter().zip(&b.ops).all(|(a, b)| op(a, b))
 }
 
 /// Whether two recordings are the same but for the values of random parameters, which depend on how many there are.

@@ -4,9 +4,10 @@
 use napkin_nn::config::Config;
 use napkin_nn::families::{self, FAMILIES};
 use napkin_nn::pipeline::{Accumulation, Pass, Rank};
-use napkin_nn::step::{self, Precision, StepOptions, StepTrace, Until};
+use napkin_nn::step::{self, Checked, Precision, StepOptions, StepTrace, Until};
 use napkin_nn::{ModelSpec, Offload, Profile, Recompute};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tensor::ops::create::{Create, Fill};
 use tensor::{Device, Op, Runtime};
 
@@ -42,11 +43,11 @@ fn without_values(mut traced: StepTrace) -> StepTrace {
     traced
 }
 
-/// Whether it was written out; panics where that is not what the whole model is.
-fn written_out(what: &str, spec: &ModelSpec, options: &StepOptions) -> bool {
-    let Some(unrolled) = step::unrolled(spec, options) else { return false };
+/// What was found of it where it was written out; panics where that is not what the whole model is.
+fn written_out(what: &str, spec: &ModelSpec, options: &StepOptions, before: Option<Checked>) -> Option<Checked> {
+    let (unrolled, checked) = step::unrolled(spec, options, before)?;
     assert_same(what, unrolled, step::run(&Runtime::new(Device::Meta), spec, options).unwrap());
-    true
+    Some(checked)
 }
 
 fn assert_same(what: &str, unrolled: StepTrace, whole: StepTrace) {
@@ -85,6 +86,7 @@ fn what_is_written_out_is_the_whole_model() {
         ("forward", StepOptions { until: Until::Forward, ..base }),
     ];
     let families: Vec<_> = deep(9).collect();
+    let again = AtomicU64::new(0);
     // Every family in two ways, and each of the others in every third family. Two threads share them.
     let traced_whole = |half: usize| {
         let mut found: Vec<(&str, &str, bool)> = Vec::new();
@@ -93,7 +95,17 @@ fn what_is_written_out_is_the_whole_model() {
             for (k, (way, options)) in ways.iter().enumerate() {
                 let has_profile = options.profile != Profile::HfSdpa || spec.has_sdpa;
                 if has_profile && (k < 2 || (i + k) % 3 == 0) {
-                    found.push((way, name, !written_out(&format!("{name} {way}"), spec, options)));
+                    let what = format!("{name} {way}");
+                    let checked = written_out(&what, spec, options, None);
+                    found.push((way, name, checked.is_none()));
+                    // Other sizes of the batch need no other check, another step does.
+                    let Some(checked) = checked.filter(|_| k == 0 || (i + k) % 9 == 0) else { continue };
+                    let larger = StepOptions { batch: 3, seq_len: 12, ..*options };
+                    let checked = written_out(&what, spec, &larger, Some(checked)).unwrap();
+                    again.fetch_add(checked.steps(), Ordering::Relaxed);
+                    let other = StepOptions { grad_accum_steps: options.grad_accum_steps + 1, ..larger };
+                    let checked = written_out(&what, spec, &other, Some(checked));
+                    assert!(checked.is_none_or(|checked| checked.steps() == 0), "{what}");
                 }
             }
         }
@@ -106,6 +118,8 @@ fn what_is_written_out_is_the_whole_model() {
         all
     });
     all.sort_unstable();
+    let again = again.into_inner();
+    assert!(again > 150 || families.len() < FAMILIES.len(), "{again}");
     // No family is traced whole that needs not be.
     for (way, _) in &ways {
         let of: Vec<_> = all.iter().filter(|(of, ..)| of == way).collect();

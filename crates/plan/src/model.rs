@@ -5,7 +5,7 @@ use nn::families::{self, Loaded};
 use nn::fp8;
 use nn::objective::{HeadLoss, Reference};
 use nn::spec::{FeedForwardSpec, LayerSpec, ModelSpec, SourceSpec};
-use nn::step::{self, ParamInfo, Precision, StepOptions, StepTrace, Until};
+use nn::step::{self, Checked, ParamInfo, Precision, StepOptions, StepTrace, Until};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -198,14 +198,18 @@ impl Model {
     /// # Errors
     /// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
     pub fn trace(&self, options: &StepOptions) -> Result<Rc<StepTrace>, Diagnostics> {
-        let known = LAST.with_borrow(|last| last.as_ref().and_then(|last| last.of(&self.spec, options)));
-        if let Some(traced) = known {
-            return Ok(traced);
-        }
-        // Two of them are never held at once.
-        LAST.set(None);
-        let traced = Rc::new(trace(&self.spec, options)?);
-        LAST.set(Some(Last { spec: self.spec.clone(), options: *options, traced: Rc::clone(&traced) }));
+        let last = LAST.take();
+        let last = match last {
+            Some(last) if last.options == *options && last.spec == self.spec => last,
+            last => {
+                // Two of them are never held at once.
+                let before = last.and_then(|last| last.checked);
+                let (traced, checked) = trace_again(&self.spec, options, before)?;
+                Last { spec: self.spec.clone(), options: *options, traced: Rc::new(traced), checked }
+            }
+        };
+        let traced = Rc::clone(&last.traced);
+        LAST.set(Some(last));
         Ok(traced)
     }
 }
@@ -215,12 +219,8 @@ struct Last {
     spec: ModelSpec,
     options: StepOptions,
     traced: Rc<StepTrace>,
-}
-
-impl Last {
-    fn of(&self, spec: &ModelSpec, options: &StepOptions) -> Option<Rc<StepTrace>> {
-        (self.options == *options && self.spec == *spec).then(|| Rc::clone(&self.traced))
-    }
+    /// What makes the next trace of the same program short.
+    checked: Option<Checked>,
 }
 
 thread_local! {
@@ -232,9 +232,18 @@ thread_local! {
 /// # Errors
 /// `T0305` for sizes that cannot be counted, or a sequence the model has no positions for.
 pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagnostics> {
+    trace_again(spec, options, None).map(|(traced, _)| traced)
+}
+
+/// The same where a step was traced before.
+fn trace_again(
+    spec: &ModelSpec,
+    options: &StepOptions,
+    before: Option<Checked>,
+) -> Result<(StepTrace, Option<Checked>), Diagnostics> {
     check(spec, options)?;
-    let micro = options.grad_accum_steps.min(MICRO_BATCHES);
-    let mut traced = step::trace(spec, &StepOptions { grad_accum_steps: micro, ..*options }).map_err(|error| {
+    let micro = StepOptions { grad_accum_steps: options.grad_accum_steps.min(MICRO_BATCHES), ..*options };
+    let (mut traced, checked) = step::trace_again(spec, &micro, before).map_err(|error| {
         if let Err(problems) = parameters(spec) {
             return problems;
         }
@@ -261,7 +270,7 @@ pub fn trace(spec: &ModelSpec, options: &StepOptions) -> Result<StepTrace, Diagn
             (cost.read, cost.written) = (cost.read.saturating_mul(times), cost.written.saturating_mul(times));
         }
     }
-    Ok(traced)
+    Ok((traced, checked))
 }
 
 /// Most micro-batches of a step that are run: the first makes the gradients, each later one adds to them.
@@ -496,5 +505,25 @@ mod tests {
         let again = small.trace(&step).unwrap();
         assert!(!Rc::ptr_eq(&first, &again));
         assert_eq!((&first.trace.ops, &first.trace.memory), (&again.trace.ops, &again.trace.memory));
+    }
+
+    /// A step whose batch has other sizes than the last one's is what it is when it is asked for first.
+    #[test]
+    fn what_was_found_of_a_step_changes_none() {
+        for name in ["gpt2", "deepseek-v3"] {
+            let (name, text) = presets::find(name).unwrap();
+            let model = Model::from_text(name, name, text.as_bytes(), &[], None).unwrap();
+            let usual = StepOptions::usual(64, Profile::Fused, Precision::Bf16Mixed);
+            let sizes = [(1, 64), (1, 96), (3, 96), (2, 17)];
+            for options in sizes.map(|(batch, seq_len)| StepOptions { batch, seq_len, ..usual }) {
+                let one = model.trace(&options).unwrap();
+                let first = trace(&model.spec, &options).unwrap();
+                assert_eq!((&one.params, one.buffer_bytes), (&first.params, first.buffer_bytes), "{name}");
+                assert_eq!(one.trace.storages, first.trace.storages, "{name}");
+                assert_eq!(one.trace.memory, first.trace.memory, "{name}");
+                let costs = |traced: &StepTrace| traced.trace.ops.iter().map(|event| event.cost).collect::<Vec<_>>();
+                assert_eq!(costs(&one), costs(&first), "{name}");
+            }
+        }
     }
 }
