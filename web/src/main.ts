@@ -24,6 +24,10 @@ const SETTLED = 500;
 let unwritten: { fragment: string; push: boolean; timer: number } | undefined;
 /** What is being typed into: all of it is one step of the back button. */
 let typing = "";
+/** Width of charts, read where the page is laid out: asking a page that has changed would lay it out before the core is asked. */
+let width = 0;
+/** Whether fields and links are still those of an earlier state: they follow with the address. */
+let unsettled = false;
 
 const engine = new Engine(core());
 
@@ -33,7 +37,7 @@ const NO_FILE = new Uint8Array();
 function ask(): void {
   if (catalogue === undefined) return;
   const since = performance.now();
-  const question = { words: wordsOf(state, catalogue), file: asksFile(state) ? state.file : NO_FILE, width: chartWidth() };
+  const question = { words: wordsOf(state, catalogue), file: asksFile(state) ? state.file : NO_FILE, width };
   if (last !== undefined && isSame(question, last)) return;
   last = question;
   void answer(question, state, catalogue, since);
@@ -47,7 +51,7 @@ async function answer(question: Question, asked: State, known: Catalogue, since:
   try {
     show(await engine.ask(question), asked, known);
     performance.measure("answer", { start: since });
-    requestAnimationFrame(() => setTimeout(writeAddress));
+    requestAnimationFrame(() => setTimeout(settle));
   } catch (error) {
     if (!(error instanceof Stale)) fail(error instanceof Error ? error.message : String(error));
   } finally {
@@ -102,18 +106,35 @@ function change(name: string, value: string, done: boolean): void {
   typing = done ? "" : name;
 }
 
-/** Shows the state everywhere: fields, address, answer. A `step` is undone by the back button. */
-function update(step: boolean): void {
+/**
+ * Shows the state everywhere: fields, address, answer. A `step` is undone by the back button. What goes on being `typed` stands in
+ * its field, and the rest of the page has time until it is answered: layout and paint would take a processor from the core.
+ */
+function update(step: boolean, typed = !step): void {
   // First of all: the core answers while the page shows the question.
   ask();
-  fill(state, catalogue);
   if (step) writeAddress();
   clearTimeout(unwritten?.timer);
   const push = step || unwritten?.push === true;
-  unwritten = { fragment: `#${toFragment(state, packed)}`, push, timer: setTimeout(writeAddress, SETTLED) };
+  unwritten = { fragment: `#${toFragment(state, packed)}`, push, timer: setTimeout(settle, SETTLED) };
+  unsettled = true;
+  if (!typed) showFields();
+}
+
+/** Shows the state in fields and links, where that is not done. */
+function showFields(): void {
+  if (!unsettled) return;
+  unsettled = false;
+  fill(state, catalogue);
   for (const link of document.querySelectorAll<HTMLAnchorElement>("[data-tab]")) {
     link.href = `#${toFragment(state, packed, link.dataset["tab"])}`;
   }
+}
+
+function settle(): void {
+  width = chartWidth();
+  showFields();
+  writeAddress();
 }
 
 /** Makes the address that of the state, where it is not. */
@@ -148,7 +169,7 @@ async function readAddress(): Promise<boolean> {
 }
 
 async function showState(): Promise<void> {
-  update(false);
+  update(false, false);
   if (catalogue !== undefined) await showModel();
 }
 
@@ -223,10 +244,10 @@ async function start(): Promise<void> {
   addEventListener("pagehide", writeAddress);
   // Before the core is there: what is typed meanwhile changes the state of the address, and is not overwritten by it.
   const readable = await readAddress();
-  let width = chartWidth();
+  width = chartWidth();
   addEventListener("resize", () => {
-    if (chartWidth() !== width) ask();
     width = chartWidth();
+    ask();
   });
   try {
     catalogue = JSON.parse(await engine.call("catalogue")) as Catalogue;
