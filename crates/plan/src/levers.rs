@@ -288,6 +288,8 @@ fn pairs(
             break;
         }
     }
+    // Where fewer are enough, all were tried.
+    let may_be = if found.len() < MOST_PAIRS { found.len() } else { may_be };
     found.truncate(MOST_PAIRS);
     found.sort_by(Lever::cheaper);
     (found, may_be)

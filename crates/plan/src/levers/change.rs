@@ -137,10 +137,14 @@ impl Setup {
     }
 
     /// Bytes of parameters, gradients and states of the fullest device at least, of a model with so many parameters that all
-    /// are trained: what no other change goes below. Zero where the optimizer's states depend on shapes.
+    /// are trained: what no other change goes below. States that depend on shapes are left out.
     pub(super) fn least(&self, parameters: u64) -> Bytes {
         let layout = &self.layout;
-        let Some(each) = ParameterBytes::of(self.step.precision, self.step.optimizer.kind) else { return Bytes::ZERO };
+        let (precision, kind) = (self.step.precision, self.step.optimizer.kind);
+        let without_states = || {
+            ParameterBytes::of(precision, optim::Kind::Sgd).map(|each| ParameterBytes { master: 0, slots: &[], ..each })
+        };
+        let Some(each) = ParameterBytes::of(precision, kind).or_else(without_states) else { return Bytes::ZERO };
         let each = if layout.offload.optimizer { ParameterBytes { master: 0, slots: &[], ..each } } else { each };
         let each = if self.options().in_backward { ParameterBytes { gradient: 0, ..each } } else { each };
         let held = Params(parameters / layout.tp.max(1) / layout.pp.max(1) / layout.ep.max(1));
