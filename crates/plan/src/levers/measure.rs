@@ -10,8 +10,8 @@ use super::change::{Setup, Words};
 use crate::cluster::network;
 use crate::layout::estimate::{Cluster, Run};
 use crate::layout::quick::{Book, Look};
-use crate::ledger::{self, Request};
-use crate::model::Model;
+use crate::ledger::{Ledger, Request};
+use crate::model::{Model, trace};
 use crate::on_device::OnDevice;
 use crate::parallel::each;
 use crate::scaling::Scaled;
@@ -111,7 +111,9 @@ impl<'a> Alone<'a> {
             return Ok(self.now);
         }
         let request = Request { options, sharding, ..self.request.clone() };
-        let (ledger, traced) = ledger::ledger(self.model, &request)?;
+        // Not the model's own way to trace, which keeps the step of the question for the next one.
+        let traced = trace(&self.model.spec, &options)?;
+        let ledger = Ledger::of(&traced, &options, sharding, &self.model.spec.names, request.runtime);
         let device = OnDevice::of(self.model, &traced, &ledger, &request);
         Ok(Taken { bytes: device.total.get(), fits: device.fits(), seconds: None })
     }
