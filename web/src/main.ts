@@ -239,8 +239,8 @@ async function start(): Promise<void> {
     unwritten = undefined;
     void readAddress();
   });
-  // Who leaves by a tab, or for good, comes back to what was typed last.
-  part("tabs").addEventListener("click", writeAddress);
+  // A tab is taken of what was typed last, and who leaves by one, or for good, comes back to that.
+  for (const kind of ["click", "auxclick"]) part("tabs").addEventListener(kind, settle);
   addEventListener("pagehide", writeAddress);
   // Before the core is there: what is typed meanwhile changes the state of the address, and is not overwritten by it.
   const readable = await readAddress();

@@ -128,6 +128,22 @@ test("all by keys", async () => {
   await page.locator("#ledger-timeline button").waitFor({ state: "visible" });
 });
 
+test("a tab that is taken at once is of what was typed", async () => {
+  const { page } = await open(browser, server.address);
+  await answered(page, FIRST);
+  await page.evaluate(() => {
+    const model = document.querySelector("#form [name='model']");
+    for (const typed of ["gpt", "gpt2"]) {
+      model.value = typed;
+      model.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    document.querySelector("[data-tab='flop']").click();
+  });
+  await answered(page, "napkin flops gpt2");
+  await page.goBack();
+  await answered(page, FIRST.replace("llama-3.1-8b", "gpt2"));
+});
+
 test("every field has a name, and the tab key reaches the answer's parts in order", async () => {
   const { page } = await open(browser, server.address);
   await answered(page, FIRST);
