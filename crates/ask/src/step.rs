@@ -10,7 +10,7 @@ use plan::hardware::{self, Hardware, Kind};
 use plan::ledger::Request;
 use plan::model::Model;
 use plan::runtime;
-use plan::sharding::Sharding;
+use plan::sharding::{Gathering, Sharding};
 use plan::work::Work;
 use tensor::{CastLists, DType};
 use units::{Bytes, Diagnostic, Flops, Params};
@@ -165,12 +165,74 @@ pub struct LayoutArgs {
     /// Data-parallel devices [default: the number of devices]
     #[arg(long, value_name = "N")]
     pub dp: Option<String>,
+    /// What is whole for a while
+    #[command(flatten)]
+    pub gathering: GatheringArgs,
     /// Bytes of context, kernels and communicators per device [default: rows of data/runtime.csv on an accelerator]
     #[arg(long, value_name = "BYTES")]
     pub runtime: Option<String>,
     /// Settings of PyTorch's allocator, as its variable has them, such as `expandable_segments:True,max_split_size_mb:512`
     #[arg(long, value_name = "SETTINGS")]
     pub alloc_conf: Option<String>,
+}
+
+/// What is gathered and reduced at a time where parameters or gradients are divided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Layout")]
+pub struct GatheringArgs {
+    /// What is gathered at a time where parameters are divided: block, or model where only the whole is wrapped
+    /// [default: block]
+    #[arg(long, value_name = "UNIT")]
+    pub fsdp_unit: Option<String>,
+    /// Gather no block while the one before it runs (zero 3)
+    #[arg(long)]
+    pub no_prefetch: bool,
+    /// Keep parameters that were gathered for the forward pass (zero 3)
+    #[arg(long, overrides_with = "reshard")]
+    pub no_reshard: bool,
+    /// Give them up behind the forward pass, whatever a file says
+    #[arg(long, hide = true, overrides_with = "no_reshard")]
+    pub reshard: bool,
+    /// Add up whole gradients over the micro-batches, and reduce them behind the last (zero 2 and 3)
+    #[arg(long, overrides_with = "sync")]
+    pub no_sync: bool,
+    /// Reduce them behind every micro-batch, whatever a file says
+    #[arg(long, hide = true, overrides_with = "no_sync")]
+    pub sync: bool,
+}
+
+impl GatheringArgs {
+    /// Its flags, each with whether it was given.
+    pub const fn given(&self) -> [(&'static str, bool); 6] {
+        [
+            ("--fsdp-unit", self.fsdp_unit.is_some()),
+            ("--no-prefetch", self.no_prefetch),
+            ("--no-reshard", self.no_reshard),
+            ("--reshard", self.reshard),
+            ("--no-sync", self.no_sync),
+            ("--sync", self.sync),
+        ]
+    }
+
+    /// What the flags say, over what a file says; those that have no part in such a step are refused.
+    pub fn over(&self, read: &mut Reader<'_>, file: Gathering, zero: u8, micro_batches: u64) -> Gathering {
+        let all = self.given();
+        let (of_weights, of_gradients) = all.split_at(4);
+        if zero < 3 {
+            read.no_effect(of_weights, "no parameters are gathered below zero 3");
+        }
+        if zero < 2 {
+            read.no_effect(of_gradients, "gradients are whole below zero 2");
+        } else if micro_batches == 1 {
+            read.no_effect(of_gradients, "a step has one micro-batch");
+        }
+        Gathering {
+            wrap: word(read, "--fsdp-unit", self.fsdp_unit.as_deref()).unwrap_or(file.wrap),
+            prefetch: file.prefetch && !self.no_prefetch,
+            reshard: (file.reshard || self.reshard) && !self.no_reshard,
+            sync: (file.sync || self.sync) && !self.no_sync,
+        }
+    }
 }
 
 /// Parses a flag whose type says what is wrong in words.
@@ -283,13 +345,14 @@ impl StepArgs {
 
 impl LayoutArgs {
     /// Its flags, each with whether it was given.
-    pub const fn given(&self) -> [(&'static str, bool); 4] {
-        [
+    pub fn given(&self) -> Vec<(&'static str, bool)> {
+        let own = [
             ("--zero", self.zero.is_some()),
             ("--dp", self.dp.is_some()),
             ("--runtime", self.runtime.is_some()),
             ("--alloc-conf", self.alloc_conf.is_some()),
-        ]
+        ];
+        own.into_iter().chain(self.gathering.given()).collect()
     }
 
     /// The memory question of a step on one of `devices`.
@@ -317,6 +380,8 @@ impl LayoutArgs {
                     .help("--zero 0"),
             );
         }
+        let zero = zero.unwrap_or(0);
+        let gathering = self.gathering.over(read, Gathering::USUAL, zero, options.grad_accum_steps);
         let given = read.flag::<Bytes>("--runtime", self.runtime.as_deref());
         let conf = read.flag::<Conf>("--alloc-conf", self.alloc_conf.as_deref());
         let other = hardware.filter(|hardware| hardware.kind != Kind::Gpu);
@@ -337,7 +402,7 @@ impl LayoutArgs {
         };
         Request {
             options,
-            sharding: Sharding::new(zero.unwrap_or(0), dp),
+            sharding: Sharding { gathering, ..Sharding::new(zero, dp) },
             hardware,
             runtime: given.unwrap_or(hardware.map_or(Bytes::ZERO, |hardware| runtime::bytes(hardware, dp))),
             runtime_given: given.is_some(),

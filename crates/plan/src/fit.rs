@@ -14,7 +14,7 @@ use crate::phrase;
 use crate::report::{
     Assumption, Block, Cell, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Table, Value, Verdict,
 };
-use crate::sharding::{gradient_bytes, weight_bytes};
+use crate::sharding::{Wrap, gradient_bytes, weight_bytes};
 use crate::states::{ModelBytes, ParameterBytes, Zero};
 
 /// The memory of one device.
@@ -100,30 +100,9 @@ pub struct StatesRequest {
     /// What is divided.
     pub zero: Choice<Zero>,
     /// What is gathered at a time where parameters are divided, if that is to be counted.
-    pub unit: Option<Unit>,
+    pub unit: Option<Wrap>,
     /// A model to fit; without one, the largest is asked for.
     pub subject: Option<Subject>,
-}
-
-/// What is gathered at a time where parameters are divided: what the wrapping decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// A block, and what is outside of blocks.
-    Block,
-    /// Everything: nothing is wrapped but the whole.
-    Model,
-}
-
-impl std::str::FromStr for Unit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "block" => Ok(Self::Block),
-            "model" => Ok(Self::Model),
-            _ => Err(format!("unknown unit `{text}`: valid are block, model")),
-        }
-    }
 }
 
 /// Bytes of states: of every parameter alike, or of a model as a whole.
@@ -283,7 +262,7 @@ impl StatesRequest {
         let mut rows = vec![KeyValue::new("parameters", parameters).note(note), self.bytes_row(bytes)];
         if let Some(gathered) = gathered {
             let what = match self.unit {
-                Some(Unit::Model) => "parameters and gradients of the whole model, which is one unit",
+                Some(Wrap::Model) => "parameters and gradients of the whole model, which is one unit",
                 _ => "parameters and gradients of what is outside of blocks and of the largest block",
             };
             rows.push(KeyValue::new("gathered", gathered).note(what));
@@ -361,16 +340,16 @@ impl StatesRequest {
         let recipe = self.recipe.value;
         let bytes = |unit: &[&ParamInfo]| weight_bytes(unit, recipe) + gradient_bytes(unit, recipe);
         Ok(Some(match (unit, subject.blocks) {
-            (Unit::Model, Some(_)) => Bytes(bytes(&subject.tensors.iter().collect::<Vec<_>>())),
-            (Unit::Model, None) => {
+            (Wrap::Model, Some(_)) => Bytes(bytes(&subject.tensors.iter().collect::<Vec<_>>())),
+            (Wrap::Model, None) => {
                 let each = recipe.gathered_dtype().size_in_bytes() + recipe.grad_dtype().size_in_bytes();
                 subject.parameters * Bytes(each)
             }
-            (Unit::Block, Some(blocks)) => {
+            (Wrap::Block, Some(blocks)) => {
                 let units = blocks.units(&subject.tensors);
                 Bytes(bytes(&units.root) + units.blocks.values().map(|unit| bytes(unit)).max().unwrap_or(0))
             }
-            (Unit::Block, None) => {
+            (Wrap::Block, None) => {
                 return Err(Diagnostic::error("", "--fsdp-unit block: a bare count has no blocks")
                     .help("give a config or a preset")
                     .help("--fsdp-unit model"));
@@ -506,12 +485,12 @@ mod tests {
         let gib = |report: &Report, key: &str| Bytes(uint(report, key) as u64).as_gib();
         let near = |is: f64, right: f64| assert!((is / right - 1.0).abs() < 0.02, "{is} is not {right}");
         near(gib(&request.report().unwrap(), "states_bytes"), 10.7);
-        request.unit = Some(Unit::Model);
+        request.unit = Some(Wrap::Model);
         let whole = request.report().unwrap();
         near(gib(&whole, "gathered_bytes"), 5.4 + 5.4);
         near(gib(&whole, "states_bytes"), 21.4);
         // A bare count has no blocks; a model has.
-        request.unit = Some(Unit::Block);
+        request.unit = Some(Wrap::Block);
         assert!(request.report().is_err());
         let tensor = |name: &str, elements| ParamInfo {
             name: name.to_owned(),

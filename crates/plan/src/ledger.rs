@@ -22,7 +22,7 @@ use crate::report::{
     Assumption, Block, Cell, Chart, Column, Derivation, KeyValue, Origin, Phrase, Report, Row, Stack, Table, Value,
     Verdict,
 };
-use crate::sharding::Sharding;
+use crate::sharding::{Gathering, Sharding, Wrap};
 use crate::step_timeline;
 use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
 use crate::tuning::storage_words;
@@ -439,14 +439,21 @@ fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -
             phrase![format!("{}{}", request.options.optimizer.kind.name(), divided(sharding.zero >= 1))]
         }
         "gradients" => {
-            phrase![format!("{}{}", request.options.precision.grad_dtype().name(), divided(sharding.zero >= 2))]
+            let whole = !sharding.gathering.sync && request.options.grad_accum_steps > 1;
+            let until = if sharding.reduces() && whole { ", whole until the last micro-batch" } else { "" };
+            phrase![format!("{}{}{until}", request.options.precision.grad_dtype().name(), divided(sharding.zero >= 2))]
         }
         "parameters" => {
             let stored = storage_words(tuning, request.options.precision);
             phrase![format!("{stored}{}", divided(sharding.zero >= 3))]
         }
         "buffers" if tuning.packed.is_some() => phrase!["constants of packed weights among them"],
-        "communication" => phrase!["root, the block that runs and one fetched ahead"],
+        "communication" => phrase![match sharding.gathering {
+            Gathering { wrap: Wrap::Model, .. } => "all weights, as one unit",
+            Gathering { reshard: false, .. } => "root, and every block from its forward to its backward pass",
+            Gathering { prefetch: false, .. } => "root and the block that runs",
+            _ => "root, the block that runs and one fetched ahead",
+        }],
         "runtime" => phrase![if request.runtime_given { "given" } else { "context, kernels, communicators (typical)" }],
         _ => Phrase::default(),
     }

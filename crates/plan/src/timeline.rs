@@ -74,8 +74,8 @@ impl<'a> Device<'a> {
     /// Nothing allocated yet.
     pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
         let trace = &traced.trace;
-        let (gathers_weights, reduces_gradients) = (sharding.gathers(), sharding.zero >= 2 && sharding.dp > 1);
-        let units = || Rc::new(Gathered::new(trace, &traced.params, options, blocks));
+        let (gathers_weights, reduces_gradients) = (sharding.gathers(), sharding.reduces());
+        let units = || Rc::new(Gathered::new(trace, &traced.params, options, blocks, sharding));
         Self {
             trace,
             sharding,
@@ -136,10 +136,10 @@ impl<'a> Device<'a> {
     }
 
     /// What is gathered or not yet reduced around op `at`, unit by unit.
-    pub fn units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> + use<> {
+    pub fn units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> {
         let weights = self.weight_units().map(|g| g.weight_units(at));
-        let gradients = self.gradient_units().and_then(|g| g.gradient_unit(at));
-        weights.into_iter().flatten().chain(gradients)
+        let gradients = self.gradient_units().map(|g| g.gradient_units(at));
+        weights.into_iter().flatten().chain(gradients.into_iter().flatten())
     }
 
     /// Whether there can be [`units`](Self::units).

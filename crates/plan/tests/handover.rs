@@ -6,6 +6,7 @@ use napkin_plan::handover::{Around, Engine, Export, Run, export, options, read, 
 use napkin_plan::layout::{ContextParallel, Layout, Schedule, check};
 use napkin_plan::model::Model;
 use napkin_plan::presets::PRESETS;
+use napkin_plan::sharding::{Gathering, Wrap};
 use nn::Recompute;
 use nn::offload::Offload;
 use nn::step::Precision;
@@ -52,13 +53,29 @@ fn degree() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1u64, 1, 2, 4, 8])
 }
 
+/// Mostly what engines do unasked.
+fn gathering() -> impl Strategy<Value = Gathering> {
+    let seldom = || prop::bool::weighted(0.1);
+    (seldom(), seldom(), any::<bool>(), seldom()).prop_map(|(whole, alone, reshard, adds)| Gathering {
+        wrap: if whole { Wrap::Model } else { Wrap::Block },
+        prefetch: !alone,
+        reshard,
+        sync: !adds,
+    })
+}
+
 fn layouts(moe: bool) -> impl Strategy<Value = Layout> {
     let data = (degree(), degree(), any::<bool>(), degree(), any::<bool>(), degree(), degree());
     let schedule = (degree(), 1u64..4, prop::sample::select(&Schedule::ALL[..]));
-    let states = (0u8..4, prop::option::of(degree()), any::<bool>(), 1u64..3, 1u64..9);
+    let states = (0u8..4, prop::option::of(degree()), gathering(), 1u64..3, 1u64..9);
     let rest = (0usize..3, any::<[bool; 2]>(), any::<prop::sample::Index>());
     (data, schedule, states, rest).prop_map(
-        move |((dp, tp, sp, cp, ring, ep, etp), (pp, chunks, schedule), (zero, shard, reshard, micro, steps), rest)| {
+        move |(
+            (dp, tp, sp, cp, ring, ep, etp),
+            (pp, chunks, schedule),
+            (zero, shard, gathering, micro, steps),
+            rest,
+        )| {
             let (recompute, [optimizer, uneven], index) = rest;
             let virtual_stages = if schedule == Schedule::Interleaved && pp > 1 { chunks } else { 1 };
             // Thirty-two blocks, of which one moves to another stage.
@@ -84,7 +101,7 @@ fn layouts(moe: bool) -> impl Strategy<Value = Layout> {
                 blocks: (uneven && pp > 1).then_some(blocks),
                 zero,
                 shard,
-                reshard,
+                gathering,
                 micro_batch: micro,
                 grad_accum: steps * pp,
                 recompute: [Recompute::None, Recompute::Selective, Recompute::Full][recompute],
@@ -116,6 +133,7 @@ fn round(model: &Model, layout: &Layout, precision: Precision) -> Vec<Engine> {
         }
         if engine == Engine::Fsdp {
             (expected.micro_batch, expected.grad_accum) = (1, 1);
+            expected.gathering.sync = expected.zero < 2;
             recipe = if precision == Precision::Bf16Pure { Precision::Fp32 } else { precision };
         }
         assert_eq!(taken.layout, expected, "{engine}\n{}", export.text);
@@ -179,7 +197,7 @@ fn what_an_engine_cannot_do_is_refused_all_at_once() {
             Mixed,
             &["zero-bubble", "bf16-mixed"],
         ),
-        (Megatron, llama, with(|l| (l.zero, l.reshard) = (3, false)), Master, &["keeps gathered"]),
+        (Megatron, llama, with(|l| (l.zero, l.gathering.reshard) = (3, false)), Master, &["keeps gathered"]),
         (Megatron, llama, with(|l| (l.zero, l.offload.optimizer) = (0, true)), Master, &["host with zero 0"]),
         (Megatron, "mixtral-8x7b", with(|l| (l.tp, l.etp) = (2, 2)), Master, &["without sp"]),
         (Megatron, "gemma-2-9b", with(|_| {}), Master, &["scaled", "capped", "norms do not stand", "differs between"]),
@@ -195,6 +213,10 @@ fn what_an_engine_cannot_do_is_refused_all_at_once() {
         (DeepSpeed, llama, with(|l| l.cp = 2), Fp32, &["a ring"]),
         (DeepSpeed, llama, with(|l| l.shard = Some(4)), Fp32, &["some of the replicas"]),
         (DeepSpeed, llama, with(|l| l.zero = 0), Bf16Pure, &["bf16-pure with zero 0"]),
+        (Megatron, llama, with(|l| (l.zero, l.gathering.wrap) = (3, Wrap::Model)), Master, &["one unit"]),
+        (Torchtitan, llama, with(|l| (l.zero, l.gathering.sync) = (3, false)), Mixed, &["added up whole"]),
+        (DeepSpeed, llama, with(|l| (l.zero, l.gathering.sync) = (2, false)), Fp32, &["added up whole"]),
+        (Fsdp, llama, with(|l| (l.zero, l.gathering.prefetch) = (3, false)), Mixed, &["without fetching ahead"]),
         (Fsdp, llama, with(|l| l.pp = 2), Master, &["pp 2", "zero 1", "bf16-master-fp32-grads"]),
         (Fsdp, llama, with(|l| (l.zero, l.tp, l.sp) = (3, 2, true)), Mixed, &["tp with sp"]),
         (Fsdp, "mixtral-8x7b", with(|l| (l.zero, l.ep) = (3, 2)), Mixed, &["ep 2"]),
@@ -351,7 +373,7 @@ fn files_of_torchtitan_are_read() {
         schedule: Schedule::Interleaved,
         blocks: Some(vec![15, 16, 16, 16, 16, 16, 16, 15]),
         zero: 3,
-        reshard: false,
+        gathering: Gathering { reshard: false, ..Gathering::USUAL },
         micro_batch: 2,
         grad_accum: 8,
         ..Layout::default()
@@ -406,7 +428,10 @@ fn files_of_nanotron_and_accelerate_are_read() {
         \x20 fsdp_forward_prefetch: true\n  fsdp_offload_params: false\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_use_orig_params: true\n\
         machine_rank: 0\nmixed_precision: bf16\nnum_machines: 2\nnum_processes: 16\n";
     let taken = read(Engine::Fsdp, text, &around).unwrap();
-    assert_eq!(taken.layout, Layout { dp: 16, zero: 3, reshard: false, ..Layout::default() });
+    assert_eq!(
+        taken.layout,
+        Layout { dp: 16, zero: 3, gathering: Gathering { reshard: false, sync: false, ..Gathering::USUAL }, ..Layout::default() }
+    );
     assert_eq!(taken.precision, Some(Precision::Bf16Mixed));
     let text =
         text.replace("fsdp_sharding_strategy: SHARD_GRAD_OP", "fsdp_version: 2\n  fsdp_activation_checkpointing: true");

@@ -5,10 +5,11 @@ use nn::blocks::Blocks;
 use nn::optim::Kind;
 use nn::spec::Tuning;
 use nn::step::{Precision, StepOptions};
-use plan::fit::{Choice, Memory, StatesRequest, Subject, Unit};
+use plan::fit::{Choice, Memory, StatesRequest, Subject};
 use plan::hardware::Hardware;
 use plan::largest::{self, Grow};
 use plan::report::Report;
+use plan::sharding::Wrap;
 use plan::states::Zero;
 use units::{Bytes, Diagnostic, Diagnostics};
 
@@ -30,9 +31,6 @@ pub struct Fit {
     /// Count parameters, gradients and optimizer states only
     #[arg(long)]
     pub states_only: bool,
-    /// With --states-only and --zero 3: what is gathered at a time, block or model [default: not counted]
-    #[arg(long, value_name = "UNIT", requires = "states_only")]
-    pub fsdp_unit: Option<String>,
     /// What to grow [default: all three]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub grow: Vec<GrowArg>,
@@ -141,7 +139,7 @@ impl Fit {
             Choice::or(word::<Precision>(&mut read, "--precision", self.step.precision.as_deref()), Precision::Fp32);
         let optimizer = Choice::or(self.step.rule(&mut read).map(|(kind, _)| kind), Kind::AdamW);
         let zero = Choice::or(read.flag::<Zero>("--zero", self.layout.zero.as_deref()), Zero::None);
-        let unit = word::<Unit>(&mut read, "--fsdp-unit", self.fsdp_unit.as_deref());
+        let unit = word::<Wrap>(&mut read, "--fsdp-unit", self.layout.gathering.fsdp_unit.as_deref());
         let request = memory.map(|memory| StatesRequest { memory, devices, recipe, optimizer, zero, unit, subject });
         read.finish(request)?.report()
     }
@@ -150,7 +148,7 @@ impl Fit {
 impl Fit {
     /// Refuses what has no part in counting states alone.
     fn unused(&self, read: &mut Reader<'_>) {
-        let acts = ["--precision", "--optimizer", "--zero", "--dp"];
+        let acts = ["--precision", "--optimizer", "--zero", "--dp", "--fsdp-unit"];
         let flags = [&self.step.given()[..], &self.layout.given(), &[("--grow", !self.grow.is_empty())]].concat();
         let idle: Vec<(&str, bool)> = flags.into_iter().filter(|(flag, _)| !acts.contains(flag)).collect();
         read.no_effect(&idle, "--states-only counts states, of no step");

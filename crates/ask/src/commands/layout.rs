@@ -21,7 +21,7 @@ use units::{Diagnostic, Diagnostics};
 use crate::layout_args::{ClusterArgs, FromArgs, first, over};
 use crate::model_args::ModelArgs;
 use crate::parse::{Reader, count, some};
-use crate::step::{stage, word};
+use crate::step::{GatheringArgs, stage, word};
 
 /// How a run is divided over devices, to and from the engines people run.
 #[derive(Debug, Args)]
@@ -117,9 +117,9 @@ pub struct Degrees {
     /// Ranks that these are divided over, the others holding copies [default: all]
     #[arg(long, value_name = "N")]
     pub shard: Option<String>,
-    /// Keep parameters that were gathered for the forward pass (zero 3)
-    #[arg(long)]
-    pub no_reshard: bool,
+    /// What is whole for a while
+    #[command(flatten)]
+    pub gathering: GatheringArgs,
     /// Sequences of a micro-batch
     #[arg(long, value_name = "N")]
     pub micro_batch: Option<String>,
@@ -363,13 +363,15 @@ impl Degrees {
             &self.recompute,
             &self.offload,
         ];
-        let switches = self.sp || self.cp_all_to_all || self.no_reshard || !self.blocks.is_empty();
+        let gathering = self.gathering.given().iter().any(|(_, given)| *given);
+        let switches = self.sp || self.cp_all_to_all || gathering || !self.blocks.is_empty();
         switches || words.into_iter().any(Option::is_some)
     }
 
     /// Flags that say nothing where the rest of a layout is looked for, each with whether it was given.
-    fn not_searched(&self) -> [(&'static str, bool); 3] {
-        [("--blocks", !self.blocks.is_empty()), ("--shard", self.shard.is_some()), ("--no-reshard", self.no_reshard)]
+    fn not_searched(&self) -> Vec<(&'static str, bool)> {
+        let own = [("--blocks", !self.blocks.is_empty()), ("--shard", self.shard.is_some())];
+        own.into_iter().chain(self.gathering.given()).collect()
     }
 
     /// The parts that are given of a layout whose rest is looked for.
@@ -403,7 +405,6 @@ impl Degrees {
         let schedule = self.schedule.is_some() && layout.pp == 1;
         let idle = [
             ("--shard", self.shard.is_some() && layout.zero == 0, "zero 0 divides nothing over replicas"),
-            ("--no-reshard", self.no_reshard && layout.zero < 3, "no parameters are gathered below zero 3"),
             ("--cp-all-to-all", self.cp_all_to_all && layout.cp == 1, "no ranks share a sequence without --cp"),
             ("--schedule", schedule, "there is no pipeline without --pp"),
         ];
@@ -440,7 +441,7 @@ impl Degrees {
         }
         layout.shard = read.flag_with("--shard", self.shard.as_deref(), some).or(layout.shard);
         layout.sp |= self.sp;
-        layout.reshard &= !self.no_reshard;
+        layout.gathering = self.gathering.over(read, layout.gathering, layout.zero, layout.grad_accum);
         if self.cp_all_to_all {
             layout.context = ContextParallel::AllToAll;
         }

@@ -151,6 +151,7 @@ impl Plan {
         if let Some(zero) = read.flag_with("--zero", sharing.zero.as_deref(), stage) {
             layout.zero = zero;
         }
+        layout.gathering = sharing.gathering.over(read, layout.gathering, layout.zero, layout.grad_accum);
         over::<Recompute>(read, "--recompute", step.recompute.as_deref(), &mut layout.recompute);
         over::<Offload>(read, "--offload", step.offload.as_deref(), &mut layout.offload);
         layout

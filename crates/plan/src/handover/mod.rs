@@ -44,6 +44,7 @@ use std::str::FromStr;
 use units::{Bytes, Diagnostic, Diagnostics, Seconds};
 
 use crate::layout::{self, ContextParallel, Layout, Schedule};
+use crate::sharding::Wrap;
 
 pub use reading::{Around, Taken};
 
@@ -221,9 +222,7 @@ pub fn settled(layout: &Layout, model: &ModelSpec) -> Layout {
     if l.zero == 0 || l.shard == Some(replicas) {
         l.shard = None;
     }
-    if l.zero < 3 {
-        l.reshard = true;
-    }
+    l.gathering = l.sharding().gathering.of_stage(l.zero);
     l
 }
 
@@ -255,6 +254,26 @@ impl<'a> Draft<'a> {
     fn refuse(&mut self, code: &'static str, what: impl fmt::Display, why: &str, help: impl Into<String>) {
         let problem = Diagnostic::error(code, format!("{} cannot run {what}", self.engine.title()));
         self.problems.push(problem.why(why).help(help));
+    }
+
+    /// Refuses units that are not blocks fetched ahead, and gradients that are not reduced behind every micro-batch.
+    fn refuse_gathering(&mut self, prefetch: bool) {
+        let has = settled(&self.layout, self.run.model).gathering;
+        if has.wrap == Wrap::Model {
+            self.refuse("T0490", "the whole model as one unit", "it wraps blocks", "--fsdp-unit block");
+        }
+        if prefetch && !has.prefetch {
+            self.refuse(
+                "T0490",
+                "zero 3 without fetching ahead",
+                "it fetches the next block ahead",
+                "no --no-prefetch",
+            );
+        }
+        if !has.sync {
+            let why = "it reduces gradients behind every micro-batch";
+            self.refuse("T0490", "gradients that are added up whole", why, "no --no-sync");
+        }
     }
 
     /// In what the engine's run will differ from the plan.

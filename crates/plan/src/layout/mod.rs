@@ -30,7 +30,7 @@ use nn::offload::Offload;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::sharding::Sharding;
+use crate::sharding::{Gathering, Sharding};
 
 /// A run divided over devices.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,8 +63,8 @@ pub struct Layout {
     pub zero: u8,
     /// Ranks that those are divided over, where they are fewer than the replicas: the others hold copies (hybrid sharding).
     pub shard: Option<u64>,
-    /// Whether parameters that were gathered for the forward pass are given up behind it (ZeRO 3).
-    pub reshard: bool,
+    /// What is gathered and reduced at a time, and how long it stays whole (ZeRO 2 and 3).
+    pub gathering: Gathering,
     /// Sequences of a micro-batch.
     pub micro_batch: u64,
     /// Micro-batches of a step on one replica.
@@ -162,7 +162,7 @@ impl Default for Layout {
             blocks: None,
             zero: 0,
             shard: None,
-            reshard: true,
+            gathering: Gathering::USUAL,
             micro_batch: 1,
             grad_accum: 1,
             recompute: Recompute::None,
@@ -215,7 +215,14 @@ impl Layout {
 
     /// How states are divided over replicas.
     pub const fn sharding(&self) -> Sharding {
-        Sharding { zero: self.zero, dp: self.sharing_ranks(), expert_dp: self.expert_sharing_ranks() }
+        // One micro-batch is the last.
+        let sync = self.gathering.sync || self.grad_accum == 1;
+        Sharding {
+            zero: self.zero,
+            dp: self.sharing_ranks(),
+            expert_dp: self.expert_sharing_ranks(),
+            gathering: Gathering { sync, ..self.gathering },
+        }
     }
 
     /// Sequences of a step.

@@ -104,8 +104,8 @@ pub struct Moment {
     pub level: Level,
     /// Weights gathered for it, where they are divided.
     pub gathered: i64,
-    /// Gradients that are not cut up yet, where they are.
-    pub unreduced: i64,
+    /// Gradients that are not cut up yet, where they are: from ZeRO 2 on, and with parameters that are divided, too.
+    pub unreduced: [i64; 2],
     /// The runs of blocks that are behind it, by bit.
     pub behind: u64,
 }

@@ -75,9 +75,10 @@ pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
         0 => "every replica holds all states",
         1 => "optimizer states are divided over them",
         2 => "optimizer states and gradients are divided over them",
-        _ if layout.reshard => "states, gradients and parameters are divided over them",
-        _ => "states, gradients and parameters are divided over them; gathered ones stay for backward",
+        _ => "states, gradients and parameters are divided over them",
     };
+    let other = layout.sharding().other_gathering(layout.grad_accum);
+    let states = [states].into_iter().chain(other).collect::<Vec<_>>().join("; ");
     let sharing = if layout.zero == 0 { 1 } else { layout.sharing_ranks() };
     rows.push(KeyValue::new("zero", u64::from(layout.zero)).note(phrase![
         counted(sharing, "rank", "ranks"),
@@ -171,7 +172,10 @@ pub(crate) fn result(layout: &Layout, blocks: &[u64], seq_len: u64) -> Value {
         .with("blocks", Value::list(blocks.iter().copied()))
         .with("zero", u64::from(layout.zero))
         .with("shard_ranks", layout.sharing_ranks())
-        .with("reshard", layout.reshard)
+        .with("fsdp_unit", layout.gathering.wrap.name())
+        .with("prefetch", layout.gathering.prefetch)
+        .with("reshard", layout.gathering.reshard)
+        .with("sync", layout.gathering.sync)
         .with("micro_batch", layout.micro_batch)
         .with("grad_accum", layout.grad_accum)
         .with("recompute", layout.recompute.name())

@@ -16,6 +16,7 @@ use crate::cluster::topology::{Axis, Degrees, Order};
 use crate::handover::Engine;
 use crate::hardware::{self, Scope};
 use crate::runtime;
+use crate::sharding::{Gathering, Wrap};
 use crate::states::ParameterBytes;
 
 /// What a device has of its host.
@@ -239,10 +240,10 @@ impl Terms<'_> {
         passes.backward.device += when.exposed(machine, &talks, pass) / chunks * (n - 1.0) / n;
     }
 
-    /// Weights that are gathered block by block in every pass, and gradients cut up behind every backward pass (ZeRO 3): hidden
-    /// behind the pass but for one block, as far as the pass is as long.
+    /// Weights that are gathered unit by unit in every pass, and gradients cut up behind every backward pass or that of the last
+    /// micro-batch (ZeRO 3): hidden behind the pass but for one unit, as far as the pass is as long and units are fetched ahead.
     fn exchanges_in_passes(&self, layout: &Layout, load: &Load, machine: &Machine, passes: &mut Passes) {
-        if layout.zero == 2 {
+        if layout.zero == 2 && layout.gathering.sync {
             self.reductions_in_passes(layout, load, machine, passes);
         }
         if layout.zero < 3 {
@@ -250,10 +251,11 @@ impl Terms<'_> {
         }
         let precision = self.step.precision;
         let weight = precision.gathered_dtype().size_in_bytes() as f64;
-        let blocks = load.blocks.max(1.0);
-        let chunks = layout.virtual_stages as f64;
+        let Gathering { wrap, prefetch, reshard, sync } = layout.gathering;
+        let units = if wrap == Wrap::Model { 1.0 } else { load.blocks.max(1.0) };
+        let (chunks, n) = (layout.virtual_stages as f64, layout.grad_accum as f64);
         let talk =
-            |collective, bytes: f64, axis| machine.talk(&Talk { collective, bytes: bytes / blocks, axis }) * blocks;
+            |collective, bytes: f64, axis| machine.talk(&Talk { collective, bytes: bytes / units, axis }) * units;
         let both = |collective, each: f64| {
             (talk(collective, load.shared * each, sharing(layout).0)
                 + talk(collective, load.experts * each, expert_sharing(layout).0))
@@ -261,11 +263,18 @@ impl Terms<'_> {
         };
         let reduce = both(Collective::ReduceScatter, precision.grad_dtype().size_in_bytes() as f64);
         let gather = both(Collective::AllGather, weight);
-        let exposed = |all: f64, pass: f64| (all - pass).max(all / blocks);
+        // What is not fetched ahead is waited for; gradients leave behind the next unit in any case.
+        let exposed = |gather: f64, reduce: f64, pass: f64| {
+            let (waits, beside) = if prefetch { (0.0, gather + reduce) } else { (gather, reduce) };
+            waits + (beside - pass).max(beside / units)
+        };
         let forward = machine.seconds(passes.forward);
-        passes.forward.device += exposed(gather, forward);
-        let again = if layout.reshard { gather } else { 0.0 };
-        passes.backward.device += exposed(again + reduce, machine.seconds(passes.backward + passes.weights));
+        passes.forward.device += exposed(gather, 0.0, forward);
+        let again = if reshard { gather } else { 0.0 };
+        let backward = machine.seconds(passes.backward + passes.weights);
+        let reducing = if sync { 1.0 } else { 1.0 / n };
+        passes.backward.device +=
+            reducing * exposed(again, reduce, backward) + (1.0 - reducing) * exposed(again, 0.0, backward);
     }
 }
 

@@ -7,7 +7,7 @@ use nn::{HeadLoss, Objective, Offload, Profile, Recompute};
 use units::{Bytes, Params};
 
 use crate::layout::{ContextParallel, Layout, Schedule, moe};
-use crate::sharding::Sharding;
+use crate::sharding::{Gathering, Sharding, Wrap};
 use crate::states::{ParameterBytes, Zero};
 
 /// Pieces that a chunked cross-entropy works in.
@@ -65,6 +65,7 @@ impl Setup {
         let layout = Layout {
             dp: sharding.dp,
             zero: sharding.zero,
+            gathering: sharding.gathering,
             micro_batch: options.batch,
             grad_accum: options.grad_accum_steps,
             recompute: options.recompute,
@@ -105,6 +106,11 @@ impl Setup {
         set("--schedule", a.schedule != b.schedule, b.schedule.to_string());
         set("--zero", a.zero != b.zero, b.zero.to_string());
         set("--shard", a.shard != b.shard, b.sharing_ranks().to_string());
+        let (was, is) = (a.gathering, b.gathering);
+        set("--fsdp-unit", was.wrap != is.wrap, is.wrap.name().to_owned());
+        set("--no-prefetch", was.prefetch && !is.prefetch, String::new());
+        set("--reshard", !was.reshard && is.reshard, String::new());
+        set("--sync", !was.sync && is.sync, String::new());
         set(batch, a.micro_batch != b.micro_batch, b.micro_batch.to_string());
         set("--grad-accum", a.grad_accum != b.grad_accum, b.grad_accum.to_string());
         set("--recompute", a.recompute != b.recompute, b.recompute.name().to_owned());
@@ -126,7 +132,7 @@ impl Setup {
         let offload = Offload { optimizer: true, ..self.layout.offload };
         let optimizer = OptimizerKind { kind: optim::Kind::Sgd, ..self.step.optimizer };
         Self {
-            layout: Layout { zero: 3, shard: None, offload, ..self.layout.clone() },
+            layout: Layout { zero: 3, shard: None, gathering: Gathering::USUAL, offload, ..self.layout.clone() },
             step: StepOptions { precision: Precision::Bf16Pure, optimizer, ..self.step },
         }
     }
@@ -255,9 +261,25 @@ fn sharding(now: &Layout, push: &mut dyn FnMut(&'static str, Layout)) {
     if now.zero > 0 && now.shard.is_some_and(|ranks| ranks < now.dp.saturating_mul(now.cp)) {
         push("states are divided over all replicas", Layout { shard: None, ..now.clone() });
     }
-    if now.zero == 3 && !now.reshard {
-        push("gathered weights are given up behind forward", Layout { reshard: true, ..now.clone() });
-    }
+    // The usual is what holds least, but for units that are not fetched ahead.
+    let has = now.gathering.of_stage(now.zero);
+    let mut gather = |changed, effect, gathering| {
+        if changed {
+            push(effect, Layout { gathering, ..now.clone() });
+        }
+    };
+    gather(
+        !has.sync && now.grad_accum > 1,
+        "gradients are reduced behind every micro-batch",
+        Gathering { sync: true, ..has },
+    );
+    gather(has.wrap == Wrap::Model, "weights are gathered block by block", Gathering { wrap: Wrap::Block, ..has });
+    gather(!has.reshard, "gathered weights are given up behind forward", Gathering { reshard: true, ..has });
+    gather(
+        now.sharding().gathers() && has.prefetch,
+        "no block is gathered ahead: slow",
+        Gathering { prefetch: false, ..has },
+    );
 }
 
 /// Each degree doubled: on the same devices where the replicas can be halved, with as many sequences a step; else on twice as

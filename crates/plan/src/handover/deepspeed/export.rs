@@ -104,7 +104,11 @@ fn zero(draft: &mut Draft<'_>) {
         let why = "its ZeRO divides over all replicas; copies on every node are of parameters alone";
         draft.refuse("T0490", "states divided over some of the replicas", why, "all replicas");
     }
-    if !layout.reshard {
+    draft.refuse_gathering(false);
+    if layout.zero == 3 && !layout.gathering.prefetch {
+        draft.settings.set("zero_optimization.stage3_prefetch_bucket_size", 0u64);
+    }
+    if !layout.gathering.reshard {
         let why = "its ZeRO 3 gives gathered parameters up";
         draft.refuse("T0490", "zero 3 that keeps gathered parameters", why, "zero 3 with resharding, or zero 2");
     }

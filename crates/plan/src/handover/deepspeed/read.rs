@@ -114,6 +114,8 @@ fn zero(values: &mut Values<'_>, layout: &mut Layout) {
         "zero_optimization.contiguous_gradients",
         "zero_optimization.reduce_scatter",
     ]);
+    let ahead = values.int("zero_optimization.stage3_prefetch_bucket_size");
+    layout.gathering.prefetch = layout.zero < 3 || ahead != Some(0);
     let old = values.is("zero_optimization.cpu_offload");
     let device = values.word("zero_optimization.offload_optimizer.device");
     layout.offload.optimizer = old || device.as_deref().is_some_and(|device| device != "none");

@@ -6,17 +6,23 @@ use nn::context::Recompute;
 use nn::step::Precision;
 
 use crate::handover::{Draft, has_experts};
-use crate::layout::ContextParallel;
+use crate::layout::{ContextParallel, Layout};
+use crate::sharding::Wrap;
 
 /// Writes the options, or what stands against them.
 pub fn export(draft: &mut Draft<'_>) {
     launch(draft);
     sharding(draft);
     degrees(draft);
-    draft.asks(format!(
-        "micro-batches of {} × {} tokens, Accelerator(gradient_accumulation_steps={})",
-        draft.layout.micro_batch, draft.run.seq_len, draft.layout.grad_accum
-    ));
+    let Layout { micro_batch, grad_accum, gathering, .. } = draft.layout;
+    // Left to itself, it adds gradients up whole.
+    let steps = if grad_accum > 1 && gathering.sync {
+        let plugin = format!("GradientAccumulationPlugin(num_steps={grad_accum}, sync_each_batch=True)");
+        format!("gradient_accumulation_plugin={plugin}")
+    } else {
+        format!("gradient_accumulation_steps={grad_accum}")
+    };
+    draft.asks(format!("micro-batches of {micro_batch} × {} tokens, Accelerator({steps})", draft.run.seq_len));
 }
 
 fn launch(draft: &mut Draft<'_>) {
@@ -70,14 +76,19 @@ fn sharding(draft: &mut Draft<'_>) {
             false
         }
     };
+    if !layout.gathering.prefetch {
+        let why = "FSDP2 fetches the next block ahead";
+        draft.refuse("T0490", "zero 3 without fetching ahead", why, "no --no-prefetch");
+    }
     if layout.offload.activations && !recompute {
         let why = "it offloads the inputs of blocks that are run again";
         draft.refuse("T0490", "activations on the host without recomputing", why, "recompute full");
     }
     let settings = &mut draft.settings;
     settings.set("fsdp_config.fsdp_version", 2u64);
-    settings.set("fsdp_config.fsdp_reshard_after_forward", layout.reshard);
-    settings.set("fsdp_config.fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP");
+    settings.set("fsdp_config.fsdp_reshard_after_forward", layout.gathering.reshard);
+    let policy = if layout.gathering.wrap == Wrap::Model { "NO_WRAP" } else { "TRANSFORMER_BASED_WRAP" };
+    settings.set("fsdp_config.fsdp_auto_wrap_policy", policy);
     settings.set("fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT");
     settings.set("fsdp_config.fsdp_cpu_ram_efficient_loading", true);
     settings.set("fsdp_config.fsdp_offload_params", layout.offload.optimizer);

@@ -8,8 +8,12 @@ use crate::handover::reading::{Around, Taken, Values};
 use crate::handover::settings::Setting;
 use crate::handover::{Engine, has_experts, yaml};
 use crate::layout::Layout;
+use crate::sharding::Wrap;
 
-/// Reads the file.
+/// Reads the file. Gradients of micro-batches are those of accelerate's `accumulate`, which adds them up whole unless the program
+/// says `sync_each_batch`.
+///
+/// Source: huggingface/accelerate, `src/accelerate/accelerator.py`, `accumulate` and `no_sync`.
 ///
 /// # Errors
 /// `T0494` to `T0496`.
@@ -39,20 +43,26 @@ pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
         let effect = "parameters and gradients are on the host, too: less on the device, and more copies";
         values.nearest("fsdp_config.fsdp_offload_params", "an optimizer on the host", effect);
     }
-    units(&mut values);
+    units(&mut values, &mut layout);
     let precision = precision(&mut values);
     values.problems.push(
         Diagnostic::note("T0499", "batches and sequence length are not in the file: the program decides them")
-            .help("--micro-batch 4 --grad-accum 8 --seq-len 4096"),
+            .help("--micro-batch 4 --grad-accum 8 --seq-len 4096")
+            .effect("with --grad-accum gradients are whole until the last micro-batch, unless --sync says otherwise"),
     );
-    values.finish(&layout, None, Some(precision))
+    let mut taken = values.finish(&layout, None, Some(precision))?;
+    // Micro-batches are not known yet.
+    taken.layout.gathering.sync = taken.layout.zero < 2;
+    Ok(taken)
 }
 
-/// What is gathered at a time: a block, or something else.
-fn units(values: &mut Values<'_>) {
+/// What is gathered at a time: a block, everything, or something else.
+fn units(values: &mut Values<'_>, layout: &mut Layout) {
     let name = "fsdp_config.fsdp_auto_wrap_policy";
-    if values.word(name).is_some_and(|policy| policy != "TRANSFORMER_BASED_WRAP") {
-        values.nearest(name, "one unit for each block", "other units gather other bytes at a time");
+    match values.word(name).as_deref() {
+        None | Some("TRANSFORMER_BASED_WRAP") => {}
+        Some("NO_WRAP") => layout.gathering.wrap = Wrap::Model,
+        Some(_) => values.nearest(name, "one unit for each block", "other units gather other bytes at a time"),
     }
     for option in ["use_orig_params", "backward_prefetch", "forward_prefetch", "transformer_layer_cls_to_wrap"] {
         values.skip(&[&format!("fsdp_config.fsdp_{option}")]);
@@ -100,7 +110,7 @@ fn strategy(values: &mut Values<'_>, layout: &mut Layout) {
     let name = "fsdp_config.fsdp_reshard_after_forward";
     let second = values.int("fsdp_config.fsdp_version") == Some(2);
     let old = values.word("fsdp_config.fsdp_sharding_strategy");
-    (layout.zero, layout.reshard) = match values.value(name).cloned() {
+    (layout.zero, layout.gathering.reshard) = match values.value(name).cloned() {
         Some(Setting::Bool(reshard)) => (3, reshard),
         None if second => (3, true),
         other => {

@@ -270,7 +270,7 @@ fn sharding(values: &mut Values<'_>, layout: &mut Layout) {
         values.problem("--use-torch-fsdp2", Diagnostic::error("T0496", text).help("one of them"));
     }
     layout.zero = if torch {
-        layout.reshard = !values.is("--torch-fsdp2-no-reshard-after-forward");
+        layout.gathering.reshard = !values.is("--torch-fsdp2-no-reshard-after-forward");
         3
     } else if fsdp {
         match strategy.as_deref() {

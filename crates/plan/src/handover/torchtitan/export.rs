@@ -123,6 +123,7 @@ fn degrees(draft: &mut Draft<'_>) {
             draft.refuse("T0490", format!("zero {zero}"), why, "zero 3, with or without resharding");
         }
     }
+    draft.refuse_gathering(true);
     if layout.tp > 1 && !layout.sp {
         draft.refuse("T0490", "tp without sp", "its tensor parallelism divides the sequence, too", "sp");
     }
@@ -133,7 +134,7 @@ fn degrees(draft: &mut Draft<'_>) {
     let settings = &mut draft.settings;
     settings.set("parallelism.data_parallel_replicate_degree", replicate);
     settings.set("parallelism.data_parallel_shard_degree", shard);
-    settings.set("parallelism.fsdp_reshard_after_forward", if layout.reshard { "always" } else { "never" });
+    settings.set("parallelism.fsdp_reshard_after_forward", if layout.gathering.reshard { "always" } else { "never" });
     settings.set("parallelism.tensor_parallel_degree", layout.tp);
     settings.set("parallelism.context_parallel_degree", layout.cp);
     if layout.cp > 1 {

@@ -111,7 +111,7 @@ fn data(values: &mut Values<'_>, layout: &mut Layout) {
         layout.zero = 3;
         layout.shard = Some(ranks.saturating_mul(layout.cp));
     }
-    layout.reshard = match reshard.as_deref() {
+    layout.gathering.reshard = match reshard.as_deref() {
         Some("always") => true,
         Some("never") => false,
         // "Smart defaults": gathered parameters stay where a pipeline would gather them for every micro-batch.

@@ -56,7 +56,8 @@ struct Reading<'a> {
     experts: Vec<bool>,
     /// Whether an update works on whole matrices, whoever holds their states.
     whole_updates: bool,
-    gathered: Gathered,
+    /// What is whole where gradients are divided, and where parameters are.
+    whole: [Gathered; 2],
     outline: Outline,
     known: HashMap<Divided, usize>,
 }
@@ -79,7 +80,8 @@ impl<'a> Reading<'a> {
             before,
             experts: expert_modules(trace, &one.params),
             whole_updates: options.optimizer.kind.needs_whole_matrices(),
-            gathered: Gathered::new(trace, &one.params, options, blocks),
+            // Layouts of a search gather as is usual.
+            whole: [2, 3].map(|zero| Gathered::new(trace, &one.params, options, blocks, Sharding::new(zero, 2))),
             outline: Outline { traced: options.batch, ..Outline::default() },
             known: HashMap::new(),
         }
@@ -197,7 +199,7 @@ impl<'a> Reading<'a> {
         let out = &mut self.outline;
         (out.trained, out.parameters) = (trained, parameters);
         out.blocks = Total { all: self.short.blocks() as u64, each: blocks };
-        out.root = self.gathered.root() as i64;
+        out.root = self.whole[1].root() as i64;
     }
 
     /// Bytes of a storage.
@@ -271,7 +273,7 @@ impl<'a> Reading<'a> {
         for (course, from, to) in spans {
             let forward = trace.marks.get(from).is_none_or(|mark| !mark.name.starts_with("bwd"));
             let mut walk = Walk { forward, at: None, level: level.clone(), borders: vec![(None, None); runs] };
-            let mut read = Course { moments: vec![walk.moment(&level, 0, 0, None)], ..Course::default() };
+            let mut read = Course { moments: vec![walk.moment(&level, 0, [0; 2], None)], ..Course::default() };
             let ops = op_of(from)..op_of(to);
             for at in event_of(from)..event_of(to) {
                 let event = trace.memory[at];
@@ -291,8 +293,8 @@ impl<'a> Reading<'a> {
                     }
                 }
                 if self.change(&mut level, &mut roles, at) {
-                    let gathered = self.gathered.weights(op) as i64;
-                    let unreduced = self.gathered.gradients(op) as i64;
+                    let gathered = self.whole[1].weights(op) as i64;
+                    let unreduced = self.whole.each_ref().map(|whole| whole.gradients(op) as i64);
                     let inside = self.run_of(walk.at);
                     keep(&mut read.moments, walk.moment(&level, gathered, unreduced, None));
                     if let Some(run) = inside {
@@ -374,7 +376,7 @@ impl Walk {
     }
 
     /// The moment at a level; `last`: in the last of the units that a run stands for.
-    fn moment(&self, level: &Level, gathered: i64, unreduced: i64, last: Option<usize>) -> Moment {
+    fn moment(&self, level: &Level, gathered: i64, unreduced: [i64; 2], last: Option<usize>) -> Moment {
         let left = |run: usize| self.borders[run].1.is_some() || last == Some(run);
         let behind = (0..self.borders.len()).filter(|run| left(*run)).fold(0, |bits, run| bits | 1 << run);
         Moment { level: level.minus(&self.level), gathered, unreduced, behind }

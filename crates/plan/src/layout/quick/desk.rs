@@ -199,7 +199,6 @@ impl<'a> Desk<'a> {
         let (outline, times, more) = self.outline(piece, alone)?;
         let (zero, dp, expert_dp) = self.sharing;
         let gathers = zero >= 3 && dp > 1;
-        let reduces = zero >= 2 && dp > 1;
         let sizes = outline.divided.iter().map(|divided| {
             let ranks = if divided.experts { expert_dp } else { dp };
             let bytes = divided.bytes.with(more);
@@ -230,7 +229,7 @@ impl<'a> Desk<'a> {
                     .map(|(_, more)| more)
                     .sum();
                 let gathered = if gathers { moment.gathered } else { 0 };
-                let unreduced = if reduces { moment.unreduced } else { 0 };
+                let unreduced = if zero >= 2 && dp > 1 { moment.unreduced[usize::from(gathers)] } else { 0 };
                 bytes(&moment.level) + behind + gathered + unreduced
             });
             of.max().unwrap_or(0)

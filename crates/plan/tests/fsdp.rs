@@ -1,0 +1,110 @@
+//! What is whole for a while of what FSDP divides, against PyTorch: `torch.distributed._tools.fsdp2_mem_tracker` of torch 2.15
+//! followed two micro-batches of a Llama of six blocks, wrapped by `fully_shard` with parameters of bf16 and gradients reduced in
+//! f32, over four ranks, and said at its peak what was gathered (`Unsharded Param`, `All Gather`), what was not reduced yet
+//! (`Unsharded Grad`, `Reduce Scatter`), and what was there in parts. Gradients that a pass backward has just made are `Temp`
+//! there, of which the rest is gradients of activations.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use napkin_plan::layout::{Layout, rank};
+use napkin_plan::ledger::steady;
+use napkin_plan::model::Model;
+use napkin_plan::sharding::{Gathering, Sharding, Wrap};
+use napkin_plan::timeline::{Device, Timeline};
+use nn::blocks::Blocks;
+use nn::step::{Precision, StepOptions, StepTrace};
+use nn::{Profile, Recompute};
+use tensor::{Phase, Role};
+
+const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 8192, "tie_word_embeddings": false,
+    "max_position_embeddings": 256}"#;
+
+const ALL: u64 = 27_367_936;
+const BLOCK: u64 = 4 * 512 * 512 + 3 * 512 * 1376 + 2 * 512;
+const HEAD: u64 = 8192 * 512 + 512;
+const RANKS: u64 = 4;
+const USUAL: Gathering = Gathering::USUAL;
+
+fn traced() -> (Model, StepOptions, StepTrace) {
+    let model = Model::from_text("llama", "llama", CONFIG.as_bytes(), &[], None).unwrap();
+    let usual = StepOptions::usual(256, Profile::HfSdpa, Precision::Bf16Mixed);
+    let options = StepOptions { grad_accum_steps: 2, steps: 2, recompute: Recompute::None, ..usual };
+    let traced = model.trace(&options).unwrap();
+    (model, options, (*traced).clone())
+}
+
+/// Most that is gathered, and most that is not reduced, while a block runs; of a model that is one unit, at any op.
+#[test]
+fn units_are_those_of_pytorch() {
+    let (model, options, traced) = traced();
+    assert_eq!(traced.params.iter().map(|param| param.elements).sum::<u64>(), ALL);
+    let blocks = Blocks::of(&model.spec.names);
+    // Of 15,501,312 bytes of Temp those of the head and of a block.
+    let leaving = 12_652_544 + 2 * HEAD + 2 * BLOCK;
+    for (gathering, gathered, unreduced) in [
+        // Unsharded Param 23,104,512 and All Gather 6,326,272; Reduce Scatter 12,652,544.
+        (USUAL, 23_104_512 + 6_326_272, leaving),
+        (Gathering { prefetch: false, ..USUAL }, 23_104_512, leaving),
+        // Unsharded Param 54,735,872.
+        (Gathering { reshard: false, ..USUAL }, 54_735_872, leaving),
+        // Unsharded Grad 109,471,744, of which the parts are counted with their tensors until a block is reduced into them.
+        (Gathering { sync: false, ..USUAL }, 23_104_512 + 6_326_272, 109_471_744 - 4 * (ALL - BLOCK) / RANKS),
+        // Unsharded Grad 54,735,872 and Temp 109,471,744, when Unsharded Param is no more.
+        (Gathering { wrap: Wrap::Model, ..USUAL }, 54_735_872, 54_735_872 + 109_471_744),
+    ] {
+        let sharding = Sharding { gathering, ..Sharding::new(3, RANKS) };
+        let device = Device::new(&traced, &options, sharding, blocks);
+        let trace = &traced.trace;
+        let counts = |at: &usize| {
+            let path = &trace.modules[trace.ops[*at].module.0 as usize];
+            gathering.wrap == Wrap::Model || blocks.number(path).is_some()
+        };
+        let all: Vec<(u64, u64)> = (0..trace.ops.len()).filter(counts).map(|at| device.communication(at)).collect();
+        let most = (all.iter().map(|(weights, _)| *weights).max(), all.iter().map(|(_, gradients)| *gradients).max());
+        assert_eq!(most, (Some(gathered), Some(unreduced)), "{gathering:?}");
+    }
+}
+
+/// The peak of a step has what the choices say: what is added up whole, and what stays gathered.
+#[test]
+fn a_peak_follows_its_choices() {
+    let (model, options, traced) = traced();
+    let peak = |sharding| {
+        let phases = Timeline::of(&traced, &options, sharding, Blocks::of(&model.spec.names)).phases;
+        let highest = phases[steady(&phases)].iter().max_by_key(|phase| phase.peak_bytes).unwrap().clone();
+        (highest.peak_by_role[Role::Communication as usize], highest.peak_by_role[Role::Gradient as usize])
+    };
+    let with = |gathering| peak(Sharding { gathering, ..Sharding::new(3, RANKS) });
+    assert!(with(Gathering { reshard: false, ..USUAL }).0 > 54_000_000);
+    assert!(with(Gathering { sync: false, ..USUAL }).1 >= 109_471_744);
+    // One micro-batch has nothing to add up.
+    let alone = StepOptions { grad_accum_steps: 1, ..options };
+    let one = model.trace(&alone).unwrap();
+    let bytes = |gathering| {
+        let sharding = Sharding { gathering, ..Sharding::new(2, RANKS) };
+        let phases = Timeline::of(&one, &alone, sharding, Blocks::of(&model.spec.names)).phases;
+        phases.iter().map(|phase| phase.peak_bytes).max().unwrap()
+    };
+    // Of ZeRO 2 parameters are whole anyway.
+    assert_eq!(bytes(Gathering { reshard: false, wrap: Wrap::Model, prefetch: false, ..USUAL }), bytes(USUAL));
+    assert!(one.trace.ops.iter().any(|event| event.phase == Phase::Backward));
+}
+
+/// A rank of a layout is asked the same: `--no-reshard` is paid for in memory.
+#[test]
+fn layouts_pay_for_what_stays() {
+    let (model, options, _) = traced();
+    let step = StepOptions { grad_accum_steps: 1, ..options };
+    let bytes = |gathering, grad_accum| {
+        let layout = Layout { dp: RANKS, zero: 3, gathering, grad_accum, ..Layout::default() };
+        rank::memory(&model.spec, &layout, &step, None).unwrap()[0].peak_bytes
+    };
+    // All six blocks, of which the last one or two are there in any case.
+    let kept = Gathering { reshard: false, ..USUAL };
+    let more = bytes(kept, 1) - bytes(USUAL, 1);
+    assert!((2 * 4 * BLOCK..=2 * 5 * BLOCK).contains(&more), "{more}");
+    // With further micro-batches, the same: two are all that is ever seen.
+    let whole = Gathering { sync: false, ..USUAL };
+    assert_eq!(bytes(whole, 2), bytes(whole, 5));
+    assert!(bytes(whole, 2) > bytes(USUAL, 2) + 70_000_000);
+}
