@@ -461,10 +461,12 @@ fn bucket_note(bucket: &str, bytes: u64, model: &Model, request: &Request<'_>) -
 
 /// What was asked, for programs.
 pub fn inputs(model: &Model, request: &Request<'_>) -> Value {
+    let Sharding { zero, dp, gathering, .. } = request.sharding;
+    let layout = Value::map().with("zero", u64::from(zero)).with("dp", dp).with_all(gathering.values());
     Value::map()
         .with("model", model.inputs())
         .with("step", step_inputs(&request.options))
-        .with("layout", Value::map().with("zero", u64::from(request.sharding.zero)).with("dp", request.sharding.dp))
+        .with("layout", layout)
         .with("hardware", request.hardware.map(|h| h.name.clone()))
 }
 

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use nn::step::{ParamInfo, Precision};
 use tensor::{Phase, Role};
 
+use crate::report::Value;
+
 /// A ZeRO stage over data-parallel devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharding {
@@ -42,6 +44,17 @@ pub struct Gathering {
 impl Gathering {
     /// A block at a time and one ahead, given up behind each pass.
     pub const USUAL: Self = Self { wrap: Wrap::Block, prefetch: true, reshard: true, sync: true };
+
+    /// What it is, for programs.
+    pub fn values(self) -> [(&'static str, Value); 4] {
+        let Self { wrap, prefetch, reshard, sync } = self;
+        [
+            ("fsdp_unit", wrap.name().into()),
+            ("prefetch", prefetch.into()),
+            ("reshard", reshard.into()),
+            ("sync", sync.into()),
+        ]
+    }
 
     /// Only what has a part in this stage of ZeRO, everything else being as usual.
     #[must_use]

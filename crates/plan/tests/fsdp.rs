@@ -99,10 +99,10 @@ fn layouts_pay_for_what_stays() {
         let layout = Layout { dp: RANKS, zero: 3, gathering, grad_accum, ..Layout::default() };
         rank::memory(&model.spec, &layout, &step, None).unwrap()[0].peak_bytes
     };
-    // All six blocks, of which the last one or two are there in any case.
+    // All six blocks, of which one or two are there in any case, at a peak that may stand elsewhere.
     let kept = Gathering { reshard: false, ..USUAL };
     let more = bytes(kept, 1) - bytes(USUAL, 1);
-    assert!((2 * 4 * BLOCK..=2 * 5 * BLOCK).contains(&more), "{more}");
+    assert!((2 * 3 * BLOCK..=2 * 5 * BLOCK).contains(&more), "{more}");
     // With further micro-batches, the same: two are all that is ever seen.
     let whole = Gathering { sync: false, ..USUAL };
     assert_eq!(bytes(whole, 2), bytes(whole, 5));

@@ -430,13 +430,19 @@ fn files_of_nanotron_and_accelerate_are_read() {
     let taken = read(Engine::Fsdp, text, &around).unwrap();
     assert_eq!(
         taken.layout,
-        Layout { dp: 16, zero: 3, gathering: Gathering { reshard: false, sync: false, ..Gathering::USUAL }, ..Layout::default() }
+        Layout {
+            dp: 16,
+            zero: 3,
+            gathering: Gathering { reshard: false, sync: false, ..Gathering::USUAL },
+            ..Layout::default()
+        }
     );
     assert_eq!(taken.precision, Some(Precision::Bf16Mixed));
     let text =
         text.replace("fsdp_sharding_strategy: SHARD_GRAD_OP", "fsdp_version: 2\n  fsdp_activation_checkpointing: true");
     let taken = read(Engine::Fsdp, &text, &around).unwrap();
-    let expected = Layout { dp: 16, zero: 3, recompute: Recompute::Full, ..Layout::default() };
+    let gathering = Gathering { sync: false, ..Gathering::USUAL };
+    let expected = Layout { dp: 16, zero: 3, gathering, recompute: Recompute::Full, ..Layout::default() };
     assert_eq!(taken.layout, expected);
 }
 

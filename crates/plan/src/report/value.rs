@@ -43,6 +43,11 @@ impl Value {
         self
     }
 
+    /// The map with more entries.
+    pub fn with_all<const N: usize>(self, entries: [(&'static str, Self); N]) -> Self {
+        entries.into_iter().fold(self, |map, (name, value)| map.with(name, value))
+    }
+
     /// Adds an entry to a map; an entry of that name is replaced.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<Self>) {
         let (name, value) = (name.into(), value.into());

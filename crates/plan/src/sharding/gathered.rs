@@ -222,7 +222,9 @@ impl Gathered {
         let reducing = previous.and_then(|i| Some((Unit::Reducing(i), block(i).filter(leaves)?.gradients)));
         let root = &self.root;
         let made = if op.ends { root.made } else { root.made_first };
-        let made = sync.then_some((Unit::RootGradients, made));
+        // Before the blocks they are being made, and lie with the tensors of their ops.
+        let entered = here.is_some() || previous.is_some() || self.blocks.is_empty();
+        let made = (sync && entered).then_some((Unit::RootGradients, made));
         if op.ends {
             let leaves =
                 sync || root.unreduced.iter().any(|(_, last)| (at..op.end as usize).contains(&(*last as usize)));
