@@ -173,9 +173,9 @@ pub fn weight_bytes(unit: &[&ParamInfo], precision: Precision) -> u64 {
 }
 
 /// Bytes of the gradients of a unit as a pass backward makes them, in the dtype that weights are gathered in.
-pub fn made_bytes(unit: &[&ParamInfo], precision: Precision) -> u64 {
+fn made_bytes<'a>(unit: impl Iterator<Item = &'a &'a ParamInfo>, precision: Precision) -> u64 {
     let each = precision.gathered_dtype().size_in_bytes();
-    unit.iter().filter(|param| param.trainable).map(|param| param.elements * each).sum()
+    unit.filter(|param| param.trainable).map(|param| param.elements * each).sum()
 }
 
 /// Bytes of the gradients of a unit as they are reduced.

@@ -61,9 +61,8 @@ struct At {
 #[derive(Clone, Debug, Default)]
 struct Whole {
     weights: u64,
-    /// Gradients as backward makes them: all of them, and those that are made before backward enters the blocks.
+    /// Gradients as backward makes them, but for those of tables, which it makes last.
     made: u64,
-    made_first: u64,
     /// Gradients in their own dtype.
     gradients: u64,
     /// That less the parts that are counted as parts.
@@ -80,12 +79,10 @@ impl Whole {
         // Where gradients live in buffers of their own, these are there beside whole ones.
         let buffers = precision.grad_dtype() != precision.param_dtype();
         let parts = if buffers { 0 } else { parts(unit, precision, sharding) };
-        // An untied table is the last to have a gradient.
-        let first = unit.iter().filter(|param| param.kind != ParamKind::Embedding || !param.tied.is_empty());
+        let early = unit.iter().filter(|param| param.kind != ParamKind::Embedding || !param.tied.is_empty());
         Self {
             weights: weight_bytes(unit, precision),
-            made: made_bytes(unit, precision),
-            made_first: made_bytes(&first.copied().collect::<Vec<_>>(), precision),
+            made: made_bytes(early, precision),
             gradients,
             added: gradients - parts,
             ..Self::default()
@@ -221,10 +218,9 @@ impl Gathered {
         let leaves = |whole: &&Whole| sync || !whole.is_unreduced(at);
         let reducing = previous.and_then(|i| Some((Unit::Reducing(i), block(i).filter(leaves)?.gradients)));
         let root = &self.root;
-        let made = if op.ends { root.made } else { root.made_first };
-        // Before the blocks they are being made, and lie with the tensors of their ops.
+        // Before the blocks they are being made, and lie with the tensors of their ops, as does what is made behind them.
         let entered = here.is_some() || previous.is_some() || self.blocks.is_empty();
-        let made = (sync && entered).then_some((Unit::RootGradients, made));
+        let made = (sync && entered).then_some((Unit::RootGradients, root.made));
         if op.ends {
             let leaves =
                 sync || root.unreduced.iter().any(|(_, last)| (at..op.end as usize).contains(&(*last as usize)));
