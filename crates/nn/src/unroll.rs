@@ -16,7 +16,7 @@ mod writer;
 
 use crate::blocks::Blocks;
 use crate::spec::{LayerSpec, ModelSpec};
-use crate::step::{ParamInfo, Recorded, StepOptions};
+use crate::step::{ParamInfo, Recorded, StepOptions, StepTrace};
 use numbered::Numbered;
 use shape::Shape;
 use std::sync::Arc;
@@ -99,9 +99,18 @@ pub struct Checked {
     buffers: (u64, u64),
     update_bytes: u64,
     steps: u64,
+    /// The step itself, where nobody looks at it any longer: the next one takes its place.
+    step: Option<StepTrace>,
 }
 
 impl Checked {
+    /// With the step that it was found of, whose place the next one may take.
+    pub fn with_step(mut self, step: Option<StepTrace>) -> Self {
+        // What was changed behind the recording is none.
+        self.step = step.filter(|_| !self.options.in_backward && !self.options.offload.is_any());
+        self
+    }
+
     /// How many steps were written out by it without another check.
     pub const fn steps(&self) -> u64 {
         self.steps
@@ -126,18 +135,20 @@ pub(crate) fn recorded(
     let (repeated, blocks) = repeated(spec).filter(|_| !options.dropout)?;
     let short = |times: usize| record(&repeated.shortened(spec, times)).ok();
     let few = short(TRACED)?;
-    if let Some(known) = known.and_then(|known| known.of_sizes(spec, options))
+    if let Some(mut known) = known.and_then(|known| known.of_sizes(spec, options))
         && is_same_program(&known.few, &few.trace)
         // Those of blocks may have the sizes of a batch.
         && (known.buffers.0 == few.buffer_bytes || known.buffers.1 == 0)
     {
         let (in_few, more) = (few.buffer_bytes, known.buffers.1);
-        let recorded = Recorded {
-            trace: known.shape.write(&few.trace, repeated.times)?,
-            params: known.params.clone(),
-            buffer_bytes: in_few + more,
-            update_bytes: known.update_bytes,
+        let (trace, params) = match known.step.take() {
+            Some(StepTrace { mut trace, params, .. }) => {
+                known.shape.resize(&few.trace, repeated.times, &mut trace)?;
+                (trace, params)
+            }
+            None => (known.shape.write(&few.trace, repeated.times)?, known.params.clone()),
         };
+        let recorded = Recorded { trace, params, buffer_bytes: in_few + more, update_bytes: known.update_bytes };
         let checked = Checked { few: few.trace, buffers: (in_few, more), steps: known.steps + 1, ..known };
         return Some((recorded, checked));
     }
@@ -166,6 +177,7 @@ pub(crate) fn recorded(
         buffers: (few.buffer_bytes, recorded.buffer_bytes - few.buffer_bytes),
         update_bytes: recorded.update_bytes,
         steps: 0,
+        step: None,
     };
     Some((recorded, checked))
 }

@@ -46,8 +46,9 @@ fn without_values(mut traced: StepTrace) -> StepTrace {
 /// What was found of it where it was written out; panics where that is not what the whole model is.
 fn written_out(what: &str, spec: &ModelSpec, options: &StepOptions, before: Option<Checked>) -> Option<Checked> {
     let (unrolled, checked) = step::unrolled(spec, options, before)?;
+    let step = unrolled.clone();
     assert_same(what, unrolled, step::run(&Runtime::new(Device::Meta), spec, options).unwrap());
-    Some(checked)
+    Some(checked.with_step(Some(step)))
 }
 
 fn assert_same(what: &str, unrolled: StepTrace, whole: StepTrace) {
@@ -100,6 +101,7 @@ fn what_is_written_out_is_the_whole_model() {
                     found.push((way, name, checked.is_none()));
                     // Other sizes of the batch need no other check, another step does.
                     let Some(checked) = checked.filter(|_| k == 0 || (i + k) % 9 == 0) else { continue };
+                    // The second is written into the place of the first.
                     let larger = StepOptions { batch: 3, seq_len: 12, ..*options };
                     let checked = written_out(&what, spec, &larger, Some(checked)).unwrap();
                     again.fetch_add(checked.steps(), Ordering::Relaxed);

@@ -202,8 +202,8 @@ impl Model {
         let last = match last {
             Some(last) if last.options == *options && last.spec == self.spec => last,
             last => {
-                // Two of them are never held at once.
-                let before = last.and_then(|last| last.checked);
+                // Two of them are never held at once; where nobody holds the last one, the next takes its place.
+                let before = last.and_then(|last| Some(last.checked?.with_step(Rc::try_unwrap(last.traced).ok())));
                 let (traced, checked) = trace_again(&self.spec, options, before)?;
                 Last { spec: self.spec.clone(), options: *options, traced: Rc::new(traced), checked }
             }

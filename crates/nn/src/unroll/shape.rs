@@ -4,7 +4,9 @@ use super::numbered::Numbered;
 use super::sweep::{Owner, Part, Place, count, owners, runs, sweeps, written};
 use super::writer::{Bases, Writer};
 use std::ops::Range;
-use tensor::meter::{Mark, MemoryChange};
+use std::rc::Rc;
+use std::sync::Arc;
+use tensor::meter::{MOST_LIVE, Mark, MemoryChange};
 use tensor::{Phase, Trace};
 
 /// A run of ops with the memory events around them.
@@ -115,6 +117,36 @@ impl Shape {
             }
         }
         Some(writer.out)
+    }
+
+    /// Makes of a recording with `times` repetitions, written of another recording of the same program, that of this one. Only sizes
+    /// differ: who ran where on which storages stays.
+    pub(super) fn resize(&self, trace: &Trace, times: usize, out: &mut Trace) -> Option<()> {
+        let mut ops = out.ops.iter_mut();
+        let mut storages = out.storages.iter_mut();
+        let mut live: u64 = 0;
+        for run in self.stretches.iter().flat_map(|parts| written(parts, times)).map(|(_, run)| run) {
+            for event in &trace.memory[run.memory.clone()] {
+                let bytes = trace.storages[event.storage.0 as usize].bytes;
+                match event.change {
+                    MemoryChange::Alloc(_) => {
+                        storages.next()?.bytes = bytes;
+                        live = live.checked_add(bytes).filter(|live| *live <= MOST_LIVE)?;
+                    }
+                    MemoryChange::Free => live -= bytes,
+                    MemoryChange::Role(_) => {}
+                }
+            }
+            for event in &trace.ops[run.ops.clone()] {
+                let to = ops.next()?;
+                to.ran = Rc::clone(&event.ran);
+                let from = event.inputs.iter().chain(&event.outputs);
+                for (to, from) in to.inputs.iter_mut().chain(&mut to.outputs).zip(from) {
+                    to.layout = Arc::clone(&from.layout);
+                }
+            }
+        }
+        (ops.next().is_none() && storages.next().is_none()).then_some(())
     }
 
     /// Module paths with `times` repetitions, and where those of each begin.
