@@ -24,7 +24,7 @@ use crate::report::{
 };
 use crate::sharding::{Gathering, Sharding, Wrap};
 use crate::step_timeline;
-use crate::timeline::{ByRole, Device, Phase, Point, Timeline, thin};
+use crate::timeline::{ByRole, Device, Phase, Point, Timeline, last_step, thin};
 use crate::tuning::storage_words;
 
 /// The question.
@@ -101,12 +101,7 @@ pub struct Ledger {
 
 /// The phases of the last optimizer step, which is the steady state: what came before made the states.
 pub fn steady(phases: &[Phase]) -> std::ops::Range<usize> {
-    let last = phases.iter().rposition(|p| p.name.starts_with("zero")).unwrap_or(phases.len());
-    // A rank of a pipeline may update several stages, each with a stretch of its own, in one step.
-    let of_this = phases.get(last).map(|p| p.name.as_str());
-    let before = |p: &Phase| p.name == "init" || (p.name.starts_with("zero") && Some(p.name.as_str()) != of_this);
-    let first = phases[..last].iter().rposition(before).map_or(0, |i| i + 1);
-    first..last.max(first + 1).min(phases.len())
+    last_step(phases.len(), |i| &phases[i].name)
 }
 
 /// The highest of the phases of the last optimizer step; the first of them, where several are.
@@ -123,17 +118,22 @@ impl Ledger {
         names: &ModelNames,
         runtime: Bytes,
     ) -> Self {
-        let device = Device::new(traced, options, sharding, Blocks::of(names));
-        let Timeline { phases, points } = Timeline::on(device.clone());
+        Self::on(Device::new(traced, options, sharding, Blocks::of(names)), names, runtime).0
+    }
+
+    /// The same on a device that holds nothing yet; what it holds when the last step begins is with it.
+    pub fn on<'a>(device: Device<'a>, names: &ModelNames, runtime: Bytes) -> (Self, Device<'a>) {
+        let (Timeline { phases, points }, begins) = Timeline::on(device);
         let peak_phase = highest(&phases).unwrap_or(0);
-        let lines = lines(&traced.trace, device, sharding, names, &phases[peak_phase], runtime);
-        Self {
+        let lines = lines(begins.clone(), names, &phases[peak_phase], runtime);
+        let ledger = Self {
             peak_bytes: phases[peak_phase].peak_bytes.saturating_add(runtime.get()),
             lines,
             peak_phase,
             phases,
             timeline: thin(&points, runtime),
-        }
+        };
+        (ledger, begins)
     }
 
     /// The phase of the peak.
@@ -147,18 +147,10 @@ impl Ledger {
     }
 }
 
-/// The lines of the ledger at the peak of `phase`, on a device that holds nothing yet.
-fn lines(
-    trace: &Trace,
-    mut device: Device<'_>,
-    sharding: Sharding,
-    names: &ModelNames,
-    phase: &Phase,
-    runtime: Bytes,
-) -> Vec<Line> {
-    for event in 0..phase.peak_event {
-        device.apply(event);
-    }
+/// The lines of the ledger at the peak of `phase`, on a device at the beginning of its step.
+fn lines(mut device: Device<'_>, names: &ModelNames, phase: &Phase, runtime: Bytes) -> Vec<Line> {
+    let trace = device.trace();
+    device.apply_until(phase.peak_event);
     // What is alike is counted before it is put into words: there are many blocks.
     let patterns = Patterns::of(trace);
     let mut alike: BTreeMap<(Role, usize, u64, evidence::Made<'_>), u64> = BTreeMap::new();
@@ -178,7 +170,7 @@ fn lines(
         let (bucket, part) = place(role, &patterns.distinct()[pattern], names);
         let mut what = made.to_string();
         if bytes != made.bytes() {
-            let _ = write!(what, " ÷ {}", sharding.dp);
+            let _ = write!(what, " ÷ {}", device.sharding().dp);
         }
         add(bucket, part, bytes, times, what);
     }
@@ -240,7 +232,10 @@ pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, Rc<StepTr
 /// # Errors
 /// As [`Model::trace`].
 pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostics> {
-    let (ledger, traced) = ledger(model, request)?;
+    let traced = model.trace(&request.options)?;
+    let names = &model.spec.names;
+    let empty = Device::new(&traced, &request.options, request.sharding, Blocks::of(names));
+    let (ledger, begins) = Ledger::on(empty, names, request.runtime);
     let device = OnDevice::of(model, &traced, &ledger, request);
     let capacity = request.hardware.map(Hardware::capacity);
     let answer = match capacity {
@@ -276,7 +271,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.charts.push(Chart::Bar(stack(&ledger, &device)));
     if request.timeline {
         report.blocks.push(stretches(&ledger, &traced.trace).into());
-        report.charts.push(Chart::Timeline(step_timeline::of(model, &traced, &ledger, request)));
+        report.charts.push(Chart::Timeline(step_timeline::of(model, begins, &ledger, request)));
     }
     Ok(report)
 }

@@ -134,7 +134,9 @@ impl OnDevice {
         }
         let options = StepOptions { offload: Offload::NONE, ..request.options };
         let kept = Request { options, ..request.clone() };
-        let (its_ledger, its_trace) = crate::ledger::ledger(model, &kept).ok()?;
+        // The step of the question stays the one that is kept.
+        let its_trace = crate::model::trace(&model.spec, &options).ok()?;
+        let its_ledger = Ledger::of(&its_trace, &options, kept.sharding, &model.spec.names, kept.runtime);
         let without = Self::of(model, &its_trace, &its_ledger, &kept).total;
         let conf = Conf { expandable_segments: true, ..process.conf.clone() };
         let request = Request { process: Some(Process { conf, ..process.clone() }), ..request.clone() };

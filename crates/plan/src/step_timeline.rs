@@ -1,7 +1,5 @@
 //! The bytes of each bucket over one step of the steady state.
 
-use nn::blocks::Blocks;
-use nn::step::StepTrace;
 use tensor::meter::{MemoryChange, OpEvent};
 use tensor::{DType, Role};
 use units::Bytes;
@@ -28,9 +26,9 @@ const ORDER: [&str; BUCKETS] = [
     "temporaries",
 ];
 
-/// Replays the steps and takes the last.
-pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<'_>) -> StepTimeline {
-    let trace = &traced.trace;
+/// Replays the last step, at whose beginning a device holds what this one does.
+pub fn of(model: &Model, mut device: Device<'_>, ledger: &Ledger, request: &Request<'_>) -> StepTimeline {
+    let trace = device.trace();
     let names = &model.spec.names;
     let phases = steady(&ledger.phases);
     let marks = &trace.marks[phases.clone()];
@@ -39,7 +37,6 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         return StepTimeline::default();
     };
     let (first_op, end_op) = (first.op as usize, last.op as usize);
-    let mut device = Device::new(traced, &request.options, request.sharding, Blocks::of(names));
     let number = |name: &str| ORDER.iter().position(|one| *one == name).unwrap_or(BUCKETS - 1);
     // By module and role, since there are many more storages than modules.
     let patterns = Patterns::of(trace);
@@ -49,12 +46,15 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
     let (communication, gradients) = (number("communication"), number("gradients"));
     let mut bytes = [0; BUCKETS];
     bytes[number("runtime")] = request.runtime.get();
+    for (storage, (role, live)) in device.live().iter().enumerate().filter_map(|(i, held)| Some((i, (*held)?))) {
+        bytes[bucket(role, storage)] += live;
+    }
     let mut samples = Vec::new();
     // What an allocation finds gathered stays until the next one, as in the timeline.
     let mut around = (0, 0);
     let mut update = marks.iter().find(|mark| mark.name.starts_with("opt"));
     let mut ended = Vec::with_capacity(marks.len());
-    for at in 0..last.memory as usize {
+    for at in first.memory as usize..last.memory as usize {
         let event = trace.memory[at];
         while marks.get(ended.len() + 1).is_some_and(|next| next.memory as usize <= at) {
             ended.push(samples.len().checked_sub(1));
@@ -71,9 +71,6 @@ pub fn of(model: &Model, traced: &StepTrace, ledger: &Ledger, request: &Request<
         device.apply(at);
         if let Some((role, live)) = device.live()[storage] {
             bytes[bucket(role, storage)] += live;
-        }
-        if at < first.memory as usize {
-            continue;
         }
         if matches!(event.change, MemoryChange::Alloc(_)) {
             around = device.communication(event.op as usize);
@@ -164,8 +161,8 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::ledger;
     use crate::sharding::Sharding;
+    use nn::blocks::Blocks;
     use nn::step::{Precision, StepOptions, Until};
     use nn::{Objective, Offload, Profile, Recompute};
     use tensor::CastLists;
@@ -205,8 +202,11 @@ mod tests {
                 depth: 1,
                 timeline: true,
             };
-            let (ledger, traced) = ledger(&model, &request).unwrap();
-            let timeline = of(&model, &traced, &ledger, &request);
+            let traced = model.trace(&options).unwrap();
+            let names = &model.spec.names;
+            let empty = Device::new(&traced, &options, request.sharding, Blocks::of(names));
+            let (ledger, begins) = Ledger::on(empty, names, request.runtime);
+            let timeline = of(&model, begins, &ledger, &request);
             let phases = &ledger.phases[steady(&ledger.phases)];
             // The last phase ends with the step.
             assert_eq!(timeline.stretches.len(), phases.len());

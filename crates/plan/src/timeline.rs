@@ -3,6 +3,7 @@
 use nn::ParamKind;
 use nn::blocks::Blocks;
 use nn::step::{ParamInfo, StepOptions, StepTrace};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
 use tensor::meter::MemoryChange;
@@ -65,6 +66,10 @@ pub struct Device<'a> {
     units: Option<Rc<Gathered>>,
     gathers_weights: bool,
     reduces_gradients: bool,
+    /// What was found around the ops of a place.
+    around: Cell<Option<(u32, (u64, u64))>>,
+    /// Memory events that were applied.
+    applied: usize,
     now: Vec<Option<(Role, u64)>>,
     by_role: ByRole,
     bytes: u64,
@@ -84,6 +89,8 @@ impl<'a> Device<'a> {
             units: (gathers_weights || reduces_gradients).then(units),
             gathers_weights,
             reduces_gradients,
+            around: Cell::new(None),
+            applied: 0,
             now: vec![None; trace.storages.len()],
             by_role: ByRole::default(),
             bytes: 0,
@@ -92,6 +99,7 @@ impl<'a> Device<'a> {
 
     /// Applies memory event number `i`. True if it was an allocation.
     pub fn apply(&mut self, i: usize) -> bool {
+        self.applied = i + 1;
         let event = self.trace.memory[i];
         let at = event.storage.0 as usize;
         let info = self.trace.storages[at];
@@ -121,10 +129,35 @@ impl<'a> Device<'a> {
         matches!(event.change, MemoryChange::Alloc(_))
     }
 
+    /// Applies memory events up to number `end`, from where it stands.
+    pub fn apply_until(&mut self, end: usize) {
+        for i in self.applied..end {
+            self.apply(i);
+        }
+    }
+
+    /// What it replays.
+    pub const fn trace(&self) -> &'a Trace {
+        self.trace
+    }
+
+    /// How states are divided.
+    pub const fn sharding(&self) -> Sharding {
+        self.sharding
+    }
+
     /// Bytes gathered or not yet reduced around op `at`.
     pub fn communication(&self, at: usize) -> (u64, u64) {
+        let Some(units) = self.units.as_deref() else { return (0, 0) };
+        // Asked of one op after another, of which many stand at the same place.
+        let place = units.place(at);
+        if let Some((_, around)) = self.around.get().filter(|(last, _)| Some(*last) == place) {
+            return around;
+        }
         let weights = self.weight_units().map_or(0, |g| g.weights(at));
-        (weights, self.gradient_units().map_or(0, |g| g.gradients(at)))
+        let around = (weights, self.gradient_units().map_or(0, |g| g.gradients(at)));
+        self.around.set(place.map(|place| (place, around)));
+        around
     }
 
     fn weight_units(&self) -> Option<&Gathered> {
@@ -172,17 +205,22 @@ pub struct Timeline {
 impl Timeline {
     /// Replays a trace on one device of `sharding`.
     pub fn of(traced: &StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
-        Self::on(Device::new(traced, options, sharding, blocks))
+        Self::on(Device::new(traced, options, sharding, blocks)).0
     }
 
-    /// Replays a trace on a device that holds nothing yet.
-    pub fn on(mut device: Device<'_>) -> Self {
+    /// Replays a trace on a device that holds nothing yet; what it holds when the last step begins is with it.
+    pub fn on(mut device: Device<'_>) -> (Self, Device<'_>) {
         let trace = device.trace;
+        let last = last_step(trace.marks.len(), |i| &trace.marks[i].name).start;
+        let mut begins = None;
         let mut phases = Vec::with_capacity(trace.marks.len());
         let mut points = Vec::with_capacity(trace.memory.len());
         for (i, mark) in trace.marks.iter().enumerate() {
             let start = mark.memory as usize;
             let end = trace.marks.get(i + 1).map_or(trace.memory.len(), |next| next.memory as usize);
+            if i == last {
+                begins = Some(device.clone());
+            }
             let mut phase = Phase {
                 name: mark.name.clone(),
                 peak_bytes: device.bytes,
@@ -213,8 +251,20 @@ impl Timeline {
             phase.end_by_role = device.by_role;
             phases.push(phase);
         }
-        Self { phases, points }
+        (Self { phases, points }, begins.unwrap_or(device))
     }
+}
+
+/// Of so many stretches, each with its name, those of the last optimizer step, which is the steady state: what came before made
+/// the states.
+pub(crate) fn last_step<'n>(count: usize, name: impl Fn(usize) -> &'n str) -> std::ops::Range<usize> {
+    let ends = |i: &usize| name(*i).starts_with("zero");
+    let last = (0..count).rev().find(ends).unwrap_or(count);
+    // A rank of a pipeline may update several stages, each with a stretch of its own, in one step.
+    let of_this = (last < count).then(|| name(last));
+    let before = |i: &usize| name(*i) == "init" || (ends(i) && Some(name(*i)) != of_this);
+    let first = (0..last).rev().find(before).map_or(0, |i| i + 1);
+    first..last.max(first + 1).min(count)
 }
 
 /// At most [`TIMELINE_POINTS`] of the points, the highest of each stretch, `runtime` added.

@@ -9,8 +9,10 @@ use napkin_plan::report::{Report, Sample, Value};
 use napkin_plan::sharding::Sharding;
 use napkin_plan::summary::{self, Question};
 use napkin_plan::time::Pace;
+use napkin_plan::timeline::Device;
 use napkin_plan::wall::Around;
 use napkin_plan::{fleet, flops, hardware, largest, params, scaling};
+use nn::blocks::Blocks;
 use nn::step::{Precision, StepOptions, StepTrace, Until};
 use nn::{Profile, Recompute};
 use proptest::prelude::*;
@@ -210,8 +212,11 @@ proptest! {
         let request = Request {
             options, sharding, hardware, runtime: Bytes(runtime), runtime_given: true, paged: false, process: None, depth: 1, timeline: true,
         };
-        let (ledger, traced) = ledger::ledger(&model, &request).unwrap();
-        let told = napkin_plan::step_timeline::of(&model, &traced, &ledger, &request);
+        let traced = model.trace(&request.options).unwrap();
+        let names = &model.spec.names;
+        let empty = Device::new(&traced, &request.options, sharding, Blocks::of(names));
+        let (ledger, begins) = Ledger::on(empty, names, request.runtime);
+        let told = napkin_plan::step_timeline::of(&model, begins, &ledger, &request);
         let totals: Vec<u64> = told.samples.iter().map(Sample::total).collect();
         prop_assert_eq!(totals.iter().max(), Some(&ledger.peak_bytes));
         prop_assert_eq!(totals[told.peak], ledger.peak_bytes);

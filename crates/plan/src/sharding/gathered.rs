@@ -44,7 +44,7 @@ pub struct Gathered {
 }
 
 /// An op in its pass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At {
     phase: Phase,
     /// Number of its block; `None` is the root.
@@ -55,6 +55,8 @@ struct At {
     ends: bool,
     /// The first op behind its pass.
     end: u32,
+    /// The first op of those around it that stand as it does: the same units are whole around them.
+    since: u32,
 }
 
 /// A unit while it is whole.
@@ -147,6 +149,11 @@ impl Gathered {
         for (unit, held) in self.blocks.iter_mut().chain([&mut self.root]).zip(held) {
             (unit.kept, unit.unreduced) = (held.kept, held.unreduced);
         }
+    }
+
+    /// A number of the place of op `at`: where it is the same, the same units are whole.
+    pub fn place(&self, at: usize) -> Option<u32> {
+        self.ops.get(at).map(|op| op.since)
     }
 
     /// Bytes of the root.
@@ -244,14 +251,18 @@ fn ops(trace: &Trace, blocks: Blocks) -> Vec<At> {
     for end in ends {
         let pass = &trace.ops[first..end.max(first)];
         let last = pass.iter().rposition(|event| block(event).is_some());
-        let (mut running, mut before) = (None, None);
+        let (mut running, mut before, mut stood) = (None, None, None);
         all.extend(pass.iter().enumerate().map(|(i, event)| {
             let block = block(event);
             if block.is_some() && block != running {
                 (running, before) = (block, running);
             }
             let previous = if block.is_some() { before } else { running };
-            At { phase: event.phase, block, previous, ends: last.is_some_and(|last| i > last), end: end as u32 }
+            let at = (first + i) as u32;
+            let ends = last.is_some_and(|last| i > last);
+            let here = At { phase: event.phase, block, previous, ends, end: end as u32, since: at };
+            let since = stood.filter(|stood: &At| At { since: at, ..*stood } == here).map_or(at, |stood| stood.since);
+            *stood.insert(At { since, ..here })
         }));
         first = end.max(first);
     }
