@@ -175,6 +175,11 @@ impl<'a> Device<'a> {
         weights.into_iter().flatten().chain(gradients.into_iter().flatten())
     }
 
+    /// A number of the place of op `at`, around which [`units`](Self::units) are the same.
+    pub fn place(&self, at: usize) -> Option<u32> {
+        self.units.as_deref()?.place(at)
+    }
+
     /// Whether there can be [`units`](Self::units).
     pub fn has_units(&self) -> bool {
         self.units.is_some()

@@ -80,10 +80,41 @@ impl Block {
 /// Blocks that are free, smallest first and among equals lowest first; parts of segments without pages, lowest first.
 #[derive(Clone, Debug, Default)]
 struct Pool {
-    free: BTreeSet<(u64, u64, u32)>,
+    free: Ordered<(u64, u64, u32)>,
     unmapped: BTreeSet<(u64, u32)>,
     /// Searches so far: the clock of the garbage collection.
     clock: u64,
+}
+
+/// What is in order, in one piece: of the few hundred blocks that are free at a time, a search tree would take longer.
+#[derive(Clone, Debug)]
+struct Ordered<T>(Vec<T>);
+
+impl<T> Default for Ordered<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Ord> Ordered<T> {
+    fn insert(&mut self, item: T) {
+        let at = self.0.partition_point(|one| *one < item);
+        self.0.insert(at, item);
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, item: &T) -> bool {
+        let found = self.0.binary_search(item);
+        found.is_ok_and(|at| {
+            self.0.remove(at);
+            true
+        })
+    }
+
+    /// Those that are not below `least`.
+    fn from(&self, least: &T) -> &[T] {
+        &self.0[self.0.partition_point(|one| one < least)..]
+    }
 }
 
 /// PyTorch's caching allocator for one device and one stream, without the device.
@@ -197,7 +228,7 @@ impl Allocator {
     pub fn empty_cache(&mut self) {
         // The large ones first, as PyTorch does.
         for small in [false, true] {
-            let free: Vec<u32> = self.pool(small).free.iter().map(|&(_, _, id)| id).collect();
+            let free: Vec<u32> = self.pool(small).free.0.iter().map(|&(_, _, id)| id).collect();
             let mut to_unmap = Vec::new();
             for id in free {
                 let block = &self.blocks[id as usize];
@@ -270,7 +301,7 @@ impl Allocator {
             self.pool(small).clock += 1;
         }
         let pool = &self.pools[usize::from(small)];
-        let mut fitting = pool.free.range((size, 0, 0)..).map(|&(_, _, id)| id);
+        let mut fitting = pool.free.from(&(size, 0, 0)).iter().map(|&(_, _, id)| id);
         let mut id = fitting.next()?;
         // A block at the end of what a segment has mapped counts as large as it can become.
         let room = |id: u32| {
@@ -413,13 +444,13 @@ impl Allocator {
         let Some(most) = self.conf.max_split_bytes.filter(|_| !self.conf.expandable_segments) else { return false };
         let wanted = size.max(most);
         let pool = self.pool(small);
-        if let Some(&(_, _, id)) = pool.free.range((wanted, 0, 0)..).next() {
+        if let Some(&(_, _, id)) = pool.free.from(&(wanted, 0, 0)).first() {
             self.release(id);
             return true;
         }
         let mut released = 0;
         while released < wanted {
-            match self.pool(small).free.last().copied() {
+            match self.pool(small).free.0.last().copied() {
                 Some((bytes, _, id)) if bytes >= most => {
                     self.release(id);
                     released += bytes;
@@ -445,7 +476,7 @@ impl Allocator {
         let clock = self.pool(false).clock;
         let age = |block: &Block| clock - block.since;
         let whole = |this: &Self| -> Vec<u32> {
-            let free = this.pools[0].free.iter().map(|&(_, _, id)| id);
+            let free = this.pools[0].free.0.iter().map(|&(_, _, id)| id);
             free.filter(|&id| !this.blocks[id as usize].is_split()).collect()
         };
         let mut left = whole(self);

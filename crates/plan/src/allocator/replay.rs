@@ -86,7 +86,7 @@ impl Process {
             allocator: Allocator::new(self.conf.clone(), device.map(Bytes::get)),
             held: vec![None; trace.storages.len()],
             units: Vec::new(),
-            wanted: Vec::new(),
+            place: None,
             after_update: &self.beside.after_update,
             collectives: Collectives::of(trace, &self.beside),
             late: Vec::new(),
@@ -194,8 +194,8 @@ struct Replay<'a> {
     held: Vec<Option<BlockId>>,
     /// Blocks of what is gathered or not yet reduced.
     units: Vec<(Unit, BlockId)>,
-    /// What the last op asked for of them.
-    wanted: Vec<(Unit, u64)>,
+    /// Where the last op stood that asked for them.
+    place: Option<u32>,
     /// What there is for a moment behind an update.
     after_update: &'a [u64],
     collectives: Collectives,
@@ -265,11 +265,12 @@ impl Replay<'_> {
 
     /// Lets go of the units that op `op` has no use for, and gathers those it has.
     fn gather(&mut self, op: usize, at: usize) -> Result<(), Refused> {
-        if self.device.units(op).eq(self.wanted.iter().copied()) {
+        let place = self.device.place(op);
+        if std::mem::replace(&mut self.place, place) == place {
             return Ok(());
         }
-        self.wanted = self.device.units(op).collect();
-        let (allocator, wanted) = (&mut self.allocator, &self.wanted);
+        let wanted: Vec<(Unit, u64)> = self.device.units(op).collect();
+        let allocator = &mut self.allocator;
         self.units.retain(|(unit, block)| {
             let keep = wanted.iter().any(|(other, _)| other == unit);
             if !keep {
@@ -277,8 +278,7 @@ impl Replay<'_> {
             }
             keep
         });
-        for i in 0..self.wanted.len() {
-            let (unit, bytes) = self.wanted[i];
+        for (unit, bytes) in wanted {
             if bytes > 0 && !self.units.iter().any(|(other, _)| *other == unit) {
                 let block = self.alloc(bytes, at)?;
                 self.units.push((unit, block));
