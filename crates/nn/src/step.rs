@@ -257,6 +257,12 @@ impl StepOptions {
         }
     }
 
+    /// One step whose states are there before it: the steady state.
+    #[must_use]
+    pub const fn steady(self) -> Self {
+        Self { steps: 1, warm: true, ..self }
+    }
+
     /// How the traced model is trained: its rates matter to no cost.
     pub(crate) fn training(&self) -> TrainingOptions {
         TrainingOptions {

@@ -56,7 +56,7 @@ impl Request<'_> {
     /// simulated, the step that makes them stays, since it decides where they come to lie.
     pub fn steady(mut self) -> Self {
         if self.process.is_none() {
-            (self.options.steps, self.options.warm) = (1, true);
+            self.options = self.options.steady();
         }
         self
     }

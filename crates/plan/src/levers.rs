@@ -21,7 +21,7 @@ use crate::report::{Cell, Column, Phrase, Row, Table, Value};
 use change::{Change, Knob, changes};
 pub use change::{Setup, Words};
 use measure::Worth;
-pub use measure::{Alone, Clock, Divided, Measure, Own, Taken, steady};
+pub use measure::{Alone, Clock, Divided, Measure, Own, Taken};
 
 /// A change with what the run takes that has it.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,6 +9,8 @@
 use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
+use std::cell::RefCell;
+use std::rc::Rc;
 use tensor::meter::MemoryChange;
 use units::{Bytes, Diagnostics};
 
@@ -26,6 +28,8 @@ pub struct Scaled<'a> {
     spec: &'a ModelSpec,
     options: StepOptions,
     traced: Vec<StepTrace>,
+    /// The whole step that was asked for last.
+    whole: RefCell<Option<(StepOptions, Rc<StepTrace>)>>,
 }
 
 impl<'a> Scaled<'a> {
@@ -46,7 +50,20 @@ impl<'a> Scaled<'a> {
             };
             SHORT.into_iter().map(short).collect::<Result<_, _>>()?
         };
-        Ok(Self { spec, options: *options, traced })
+        Ok(Self { spec, options: *options, traced, whole: RefCell::default() })
+    }
+
+    /// The whole step, with these options; it is traced once, however states are divided.
+    ///
+    /// # Errors
+    /// As [`trace`].
+    pub fn whole(&self, options: &StepOptions) -> Result<Rc<StepTrace>, Diagnostics> {
+        if let Some((_, traced)) = self.whole.borrow().as_ref().filter(|(known, _)| known == options) {
+            return Ok(Rc::clone(traced));
+        }
+        let traced = Rc::new(trace(self.spec, options)?);
+        self.whole.replace(Some((*options, Rc::clone(&traced))));
+        Ok(traced)
     }
 
     /// The peak where states are divided so, with what lies outside.

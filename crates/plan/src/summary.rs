@@ -15,7 +15,7 @@ use crate::flops::{StepFlops, step_assumptions, work_of};
 use crate::hardware::Precision;
 use crate::inference::cache::{Cache, WIDTH};
 use crate::ledger::{self, Ledger, Request, fit_words, peak_words};
-use crate::levers::{self, Alone, Lever, Levers, Measure, Setup, Taken, steady};
+use crate::levers::{self, Alone, Lever, Levers, Measure, Setup, Taken};
 use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::parallel::both;
@@ -263,10 +263,10 @@ fn more_devices(
     alone: &Alone<'_>,
     capacity: Bytes,
 ) -> Result<Option<Lever>, Diagnostics> {
-    let more = |power: u32| Sharding::new(3, 1 << power);
+    let more = |power: u32| Sharding { gathering: request.sharding.gathering, ..Sharding::new(3, 1 << power) };
     let least = |options: &StepOptions| -> Result<Option<(Setup, Taken)>, Diagnostics> {
         let on = |power| Setup::alone(options, more(power));
-        let scaled = Scaled::of(&model.spec, &steady(&on(0)))?;
+        let scaled = Scaled::of(&model.spec, &on(0).options().steady())?;
         // The allocator takes more than the estimate.
         let (mut low, mut high) = (request.sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
         while low < high {

@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
         cluster: Cluster<'a>,
     ) -> Result<Self, Diagnostics> {
         // A layout is estimated by one step of its steady state.
-        let step = StepOptions { steps: 1, warm: true, ..step };
+        let step = step.steady();
         let one = StepOptions { batch: 1, grad_accum_steps: 1, recompute: nn::Recompute::None, ..step };
         let flop_per_token = flops::work(model, &one)?.flop_per_token();
         Ok(Self { model, step, engine, flop_per_token, cluster })

@@ -11,7 +11,7 @@ use crate::cluster::network;
 use crate::layout::estimate::{Cluster, Run};
 use crate::layout::quick::{Book, Look};
 use crate::ledger::{Ledger, Request};
-use crate::model::{Model, trace};
+use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::parallel::each;
 use crate::scaling::Scaled;
@@ -111,17 +111,11 @@ impl<'a> Alone<'a> {
             return Ok(self.now);
         }
         let request = Request { options, sharding, ..self.request.clone() };
-        // Not the model's own way to trace, which keeps the step of the question for the next one.
-        let traced = trace(&self.model.spec, &options)?;
+        let traced = scaled.whole(&options)?;
         let ledger = Ledger::of(&traced, &options, sharding, &self.model.spec.names, request.runtime);
         let device = OnDevice::of(self.model, &traced, &ledger, &request);
         Ok(Taken { bytes: device.total.get(), fits: device.fits(), seconds: None })
     }
-}
-
-/// The step of a set-up in the steady state, which decides: what the first step lacks, the second has.
-pub fn steady(setup: &Setup) -> StepOptions {
-    StepOptions { steps: 1, warm: true, ..setup.options() }
 }
 
 /// What each of some set-ups takes. Those that differ in how states are divided have the same step, which is traced once.
@@ -132,7 +126,8 @@ fn by_step(
 ) -> Vec<Result<Taken, Diagnostics>> {
     let mut steps: Vec<(StepOptions, Vec<usize>)> = Vec::new();
     for (i, setup) in setups.iter().enumerate() {
-        let options = steady(setup);
+        // The steady state decides: what the first step lacks, the second has.
+        let options = setup.options().steady();
         match steps.iter_mut().find(|(known, _)| *known == options) {
             Some((_, of)) => of.push(i),
             None => steps.push((options, vec![i])),
@@ -185,8 +180,7 @@ impl<'a> Clock<'a> {
             let hardware = request.hardware?;
             let network = network::find(network::USUAL).ok()?;
             let cluster = Cluster { hardware, per_node: PER_NODE, network };
-            let step = StepOptions { steps: 1, warm: true, ..request.options };
-            Run::new(model, step, None, cluster).ok()
+            Run::new(model, request.options.steady(), None, cluster).ok()
         };
         Self(run())
     }
@@ -206,7 +200,7 @@ const PER_NODE: u64 = 8;
 
 /// A run whose step is that of a set-up.
 fn with<'a>(run: &Run<'a>, setup: &Setup) -> Run<'a> {
-    Run { step: StepOptions { steps: 1, warm: true, ..setup.step }, ..*run }
+    Run { step: setup.step.steady(), ..*run }
 }
 
 /// Whether a step is looked at out of traces of a few blocks: stages are as even as can be, and updates have a time of their own.
@@ -237,7 +231,7 @@ impl Measure for Own<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
-        Ok(self.taken(&Scaled::of(self.spec, &steady(setup))?, setup))
+        Ok(self.taken(&Scaled::of(self.spec, &setup.options().steady())?, setup))
     }
 
     fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
@@ -263,7 +257,7 @@ impl Measure for Alone<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
-        self.taken(&Scaled::of(&self.model.spec, &steady(setup))?, setup)
+        self.taken(&Scaled::of(&self.model.spec, &setup.options().steady())?, setup)
     }
 
     fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
