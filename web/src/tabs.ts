@@ -59,7 +59,8 @@ const OWN = ["timeline", "set"];
 /** Flags that say how a run is divided: with any of them a layout is looked at, without, the best is looked for. */
 const DIVIDES = ["tp", "pp", "cp", "ep"];
 /** Flags of the step and of memory that are part of a given layout. */
-const GIVEN = ["zero", "recompute", "grad-accum", "dp", "offload"];
+const GATHERED = ["fsdp-unit", "no-prefetch", "no-reshard", "no-sync"];
+const GIVEN = ["zero", "recompute", "grad-accum", "dp", "offload", ...GATHERED];
 const SEARCHED = ["gbs", "top", "most-micro-batch"];
 
 /** Whether a field has no part in a question although its command has the flag. */
