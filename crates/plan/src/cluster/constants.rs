@@ -177,7 +177,7 @@ const OF_RULES: [&str; 19] = [
     "attention_ramp",
     "attention_ramp_backward",
 ];
-const OF_FRAMEWORK: [&str; 4] = ["head", "slice_ops", "ends_wait", "messages_wait"];
+const OF_FRAMEWORK: [&str; 5] = ["head", "slice_ops", "ends_wait", "messages_wait", "mixed_cards"];
 
 impl Rules {
     fn read(text: &str) -> Result<Self, String> {

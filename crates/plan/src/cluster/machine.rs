@@ -79,6 +79,8 @@ pub struct Machine {
     pub jitter: f64,
     /// How sharply the slower of host and device decides.
     pub evenness: f64,
+    /// Part of the network cards of a node that groups reach between passes where several of a group are on a node.
+    pub mixed_cards: f64,
 }
 
 /// What a machine is made of.
@@ -162,6 +164,7 @@ impl Parts<'_> {
             taken: self.rules.get("taken"),
             jitter: self.rules.get("jitter"),
             evenness: self.rules.get("evenness"),
+            mixed_cards: 1.0,
         })
     }
 }
@@ -175,7 +178,11 @@ impl Machine {
     /// Seconds of an exchange between passes.
     pub fn talk(&self, talk: &Talk) -> f64 {
         let span = self.span(talk.axis);
-        self.fabric.seconds(talk.collective, talk.bytes, span) + self.fabric.lateness(talk.collective, talk.bytes, span)
+        let mut fabric = self.fabric;
+        if span.local > 1 && talk.collective != Collective::Send {
+            fabric.network.ring *= self.mixed_cards;
+        }
+        fabric.seconds(talk.collective, talk.bytes, span) + fabric.lateness(talk.collective, talk.bytes, span)
     }
 
     /// Seconds of an exchange in a pass, of device and of host: the host runs ahead, and it is the host that is late.

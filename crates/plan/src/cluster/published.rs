@@ -242,6 +242,7 @@ impl Measured {
             network: &kind,
         };
         let mut machine = parts.machine(self.degrees, Order::PipelineOutermost)?;
+        machine.mixed_cards = self.framework.rule("mixed_cards");
         if let Some(bus) = self.bus.filter(|_| self.slow) {
             let ranks = self.degrees.ranks();
             machine.fabric = machine.fabric.as_measured(bus, Span::of(ranks, 1, ranks, self.per_node));
