@@ -4,6 +4,7 @@ mod gathered;
 
 pub use gathered::{Gathered, Unit};
 
+use std::fmt;
 use std::str::FromStr;
 
 use nn::step::{ParamInfo, Precision};
@@ -64,6 +65,20 @@ impl Gathering {
             2 => Self { sync: self.sync, ..Self::USUAL },
             _ => self,
         }
+    }
+}
+
+impl fmt::Display for Gathering {
+    /// What is not as usual, in the words of its flags.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wrap, prefetch, reshard, sync } = *self;
+        let all = [
+            (wrap == Wrap::Model, " one-unit"),
+            (!prefetch, " no-prefetch"),
+            (!reshard, " no-reshard"),
+            (!sync, " no-sync"),
+        ];
+        all.into_iter().filter(|(other, _)| *other).try_for_each(|(_, words)| f.write_str(words))
     }
 }
 

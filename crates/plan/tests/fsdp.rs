@@ -109,3 +109,14 @@ fn layouts_pay_for_what_stays() {
     assert_eq!(bytes(whole, 2), bytes(whole, 5));
     assert!(bytes(whole, 2) > bytes(USUAL, 2) + 70_000_000);
 }
+
+/// The line of a layout names what is not as usual, where it has a part in the step.
+#[test]
+fn a_layout_names_its_choices() {
+    let gathering = Gathering { wrap: Wrap::Model, prefetch: false, reshard: false, sync: false };
+    let words = |zero, grad_accum| Layout { dp: 8, zero, gathering, grad_accum, ..Layout::default() }.to_string();
+    assert_eq!(words(3, 2), "dp 8 zero 3 one-unit no-prefetch no-reshard no-sync · micro-batch 1 × 2");
+    assert_eq!(words(3, 1), "dp 8 zero 3 one-unit no-prefetch no-reshard · micro-batch 1 × 1");
+    assert_eq!(words(2, 2), "dp 8 zero 2 no-sync · micro-batch 1 × 2");
+    assert_eq!(words(1, 2), "dp 8 zero 1 · micro-batch 1 × 2");
+}

@@ -267,7 +267,8 @@ impl fmt::Display for Layout {
         }
         if self.dp > 1 {
             let shard = self.shard.map_or_else(String::new, |ranks| format!(" over {ranks}"));
-            parts.push(format!("dp {} zero {}{shard}", self.dp, self.zero));
+            let gathering = self.sharding().gathering.of_stage(self.zero);
+            parts.push(format!("dp {} zero {}{shard}{gathering}", self.dp, self.zero));
         }
         parts.push(format!("micro-batch {} × {}", self.micro_batch, self.grad_accum));
         if self.recompute != Recompute::None {
