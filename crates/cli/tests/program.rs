@@ -542,7 +542,12 @@ fn what_can_be_varied() {
     let json = answer(&split("compare gpt2 --seq-len 128 --vary lora=none,8 --json"));
     let adapted = answer(&split("params gpt2 --lora 8 --json"));
     assert_eq!(parameters(&json), ["124439808", field(&adapted, "stored")], "{json}");
-    for vary in ["quant=none,nf4,int8 --lora 8", "loss=whole,fused,chunked:4", "offload=none,activations,optimizer"] {
+    for vary in [
+        "quant=none,nf4,int8 --lora 8",
+        "loss=whole,fused,chunked:4",
+        "offload=none,activations,optimizer",
+        "no-sync=off,on --grad-accum 2 --zero 3 --dp 8",
+    ] {
         let text = answer(&split(&format!("compare gpt2 --seq-len 128 --vary {vary}")));
         let values = vary.split([' ', '=']).nth(1).expect("values");
         for value in values.split(',') {
@@ -551,6 +556,7 @@ fn what_can_be_varied() {
     }
     assert!(refusal(&split("compare gpt2 --vary lora=none,x")).contains("--lora: "));
     assert!(refusal(&split("compare gpt2 --vary colour=red,blue")).contains("cannot be varied"));
+    assert!(refusal(&split("compare gpt2 --dp 8 --zero 3 --vary no-reshard=yes")).contains("is on or off, not `yes`"));
 }
 
 /// A range of blocks that ends behind the last one is a mistake, not all of them.

@@ -17,7 +17,7 @@ pub struct Compare {
     /// One model, or several to compare
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<String>,
-    /// A flag of the step, the layout or the fine-tuning with its values, such as recompute=none,full or lora=none,16
+    /// A flag of the step, the layout or the fine-tuning with its values, such as recompute=none,full, lora=none,16 or no-sync=off,on
     #[arg(long, value_name = "FLAG=A,B")]
     pub vary: Option<String>,
     /// How the model is read
@@ -84,18 +84,40 @@ impl Compare {
             .split(',')
             .map(|value| {
                 let mut variant = Variant { label: format!("{name} {value}"), ..plain.clone() };
-                let slot = variant.slot(&name).ok_or_else(known)?;
-                // Flags that have no word for it are left out.
-                let left_out = value == "none" && ["lora", "quant", "dpo"].contains(&name.as_str());
-                *slot = (!left_out).then(|| value.to_owned());
+                match variant.slot(&name).ok_or_else(known)? {
+                    Slot::Text(text) => {
+                        // Flags that have no word for it are left out.
+                        let left_out = value == "none" && ["lora", "quant", "dpo"].contains(&name.as_str());
+                        *text = (!left_out).then(|| value.to_owned());
+                    }
+                    Slot::Switch(switch) => *switch = on(&name, value)?,
+                }
                 Ok(variant)
             })
             .collect()
     }
 }
 
+/// Whether a switch is on.
+fn on(name: &str, value: &str) -> Result<bool, Diagnostic> {
+    match value.trim() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => {
+            let message = format!("--vary: `{name}` is on or off, not `{value}`");
+            Err(Diagnostic::error("", message).help(format!("--vary {name}=off,on")))
+        }
+    }
+}
+
+/// Where the value of a flag stands.
+enum Slot<'a> {
+    Text(&'a mut Option<String>),
+    Switch(&'a mut bool),
+}
+
 /// Flags that can be varied.
-const VARIED: [&str; 14] = [
+const VARIED: [&str; 18] = [
     "recompute",
     "batch",
     "seq-len",
@@ -110,6 +132,10 @@ const VARIED: [&str; 14] = [
     "quant",
     "zero",
     "dp",
+    "fsdp-unit",
+    "no-prefetch",
+    "no-reshard",
+    "no-sync",
 ];
 
 /// One set-up of a model.
@@ -123,9 +149,19 @@ struct Variant {
 
 impl Variant {
     /// The value of one of [`VARIED`].
-    fn slot(&mut self, flag: &str) -> Option<&mut Option<String>> {
+    fn slot(&mut self, flag: &str) -> Option<Slot<'_>> {
         let Self { label: _, tuning, step, layout } = self;
-        Some(match flag {
+        let gathering = &mut layout.gathering;
+        let switch = match flag {
+            "no-prefetch" => Some(&mut gathering.no_prefetch),
+            "no-reshard" => Some(&mut gathering.no_reshard),
+            "no-sync" => Some(&mut gathering.no_sync),
+            _ => None,
+        };
+        if let Some(switch) = switch {
+            return Some(Slot::Switch(switch));
+        }
+        Some(Slot::Text(match flag {
             "recompute" => &mut step.recompute,
             "batch" | "mbs" => &mut step.batch,
             "seq-len" => &mut step.seq_len,
@@ -140,8 +176,9 @@ impl Variant {
             "quant" => &mut tuning.quant,
             "zero" => &mut layout.zero,
             "dp" => &mut layout.dp,
+            "fsdp-unit" => &mut gathering.fsdp_unit,
             _ => return None,
-        })
+        }))
     }
 }
 
