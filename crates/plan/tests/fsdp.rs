@@ -120,3 +120,42 @@ fn a_layout_names_its_choices() {
     assert_eq!(words(2, 2), "dp 8 zero 2 no-sync · micro-batch 1 × 2");
     assert_eq!(words(1, 2), "dp 8 zero 1 · micro-batch 1 × 2");
 }
+
+/// What stays whole for longer takes no less memory, what is fetched later no more, and more ranks hold no more each.
+#[test]
+fn choices_are_ordered() {
+    for (preset, layers) in [
+        ("gpt2", "n_layer"),
+        ("qwen3-0.6b", "num_hidden_layers"),
+        ("gemma-2-9b", "num_hidden_layers"),
+        ("mixtral-8x7b", "num_hidden_layers"),
+        ("deepseek-v2-lite", "num_hidden_layers"),
+    ] {
+        let (name, text) = napkin_plan::presets::find(preset).unwrap();
+        let set = [(layers.to_owned(), "5".to_owned())];
+        let model = Model::from_text(name, name, text.as_bytes(), &set, None).unwrap();
+        for (recompute, grad_accum_steps, precision) in [
+            (Recompute::None, 1, Precision::Bf16Mixed),
+            (Recompute::Full, 3, Precision::Bf16Mixed),
+            (Recompute::None, 3, Precision::Bf16MasterFp32Grads),
+        ] {
+            let usual = StepOptions::usual(256, Profile::Fused, precision);
+            let options = StepOptions { recompute, grad_accum_steps, ..usual };
+            let traced = model.trace(&options).unwrap();
+            let peak = |ranks, gathering| {
+                let sharding = Sharding { gathering, ..Sharding::new(3, ranks) };
+                let phases = Timeline::of(&traced, &options, sharding, Blocks::of(&model.spec.names)).phases;
+                phases[steady(&phases)].iter().map(|phase| phase.peak_bytes).max().unwrap()
+            };
+            let what = format!("{preset} {recompute:?} {grad_accum_steps} {precision}");
+            let plain = peak(8, USUAL);
+            assert!(peak(8, Gathering { prefetch: false, ..USUAL }) <= plain, "{what}");
+            assert!(peak(8, Gathering { reshard: false, ..USUAL }) >= plain, "{what}");
+            assert!(peak(8, Gathering { wrap: Wrap::Model, ..USUAL }) >= plain, "{what}");
+            if grad_accum_steps > 1 {
+                assert!(peak(8, Gathering { sync: false, ..USUAL }) >= plain, "{what}");
+            }
+            assert!(peak(16, USUAL) <= plain && peak(64, USUAL) <= peak(16, USUAL), "{what}");
+        }
+    }
+}
