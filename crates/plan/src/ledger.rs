@@ -177,7 +177,7 @@ fn lines(mut device: Device<'_>, names: &ModelNames, phase: &Phase, runtime: Byt
     let (weights, gradients) = phase.peak_op.map_or((0, 0), |op| device.communication(op));
     for (bucket, part, bytes) in [
         ("communication", "gathered_weights", weights),
-        ("gradients", "block_in_flight", gradients),
+        ("gradients", "not_reduced_yet", gradients),
         ("runtime", "", runtime.get()),
     ] {
         if bytes > 0 {
