@@ -21,6 +21,9 @@ let catalogue: Catalogue | undefined;
 let last: Question | undefined;
 /** Writing the address takes a browser as long as an answer: it is written once that is shown, or after so many milliseconds. */
 const SETTLED = 500;
+/** After so many milliseconds without an input, changes that would make a step fit are looked for. */
+const CALM = 150;
+const NO_LEVERS = "--no-levers";
 let unwritten: { fragment: string; push: boolean; timer: number } | undefined;
 /** What is being typed into: all of it is one step of the back button. */
 let typing = "";
@@ -49,9 +52,14 @@ const isSame = (one: Question, other: Question) =>
 async function answer(question: Question, asked: State, known: Catalogue, since: number): Promise<void> {
   const ticking = setInterval(() => busy(since), 250);
   try {
-    show(await engine.ask(question), asked, known);
+    const first = await engine.ask(withoutLevers(question));
+    const more = first.ok && first.no && question.words[0] === "ledger";
+    show(first, asked, known, more);
     performance.measure("answer", { start: since });
     requestAnimationFrame(() => setTimeout(settle));
+    if (!more) return;
+    await new Promise((done) => setTimeout(done, CALM));
+    if (last === question) show(await engine.ask(question), asked, known, false);
   } catch (error) {
     if (!(error instanceof Stale)) fail(error instanceof Error ? error.message : String(error));
   } finally {
@@ -60,23 +68,31 @@ async function answer(question: Question, asked: State, known: Catalogue, since:
   }
 }
 
+/** The question whose answer is there sooner: changes that would make a step fit take longer than all else. */
+function withoutLevers(question: Question): Question {
+  return question.words[0] === "ledger" ? { ...question, words: [...question.words, NO_LEVERS] } : question;
+}
+
 /** Shows what is wrong; the question may be asked again. */
 function fail(text: string): void {
   last = undefined;
+  document.body.classList.remove("more");
   showProblem(text);
 }
 
-function show(said: Answer, asked: State, known: Catalogue): void {
+/** Shows an answer; of one with `more` to come the document waits. */
+function show(said: Answer, asked: State, known: Catalogue, more: boolean): void {
+  document.body.classList.toggle("more", more);
   const changed = showAnswer(said, asked, flagsOf(asked, known));
   markConfig(said.warnings);
-  void showDocument();
+  if (!more) void showDocument();
   markCharts(changed, { flip, take });
   followStep(changed, engine);
 }
 
 /** The answer as a document, where it is looked at. */
 async function showDocument(): Promise<void> {
-  if (!(part("document") as HTMLDetailsElement).open) return;
+  if (!(part("document") as HTMLDetailsElement).open || document.body.classList.contains("more")) return;
   const command = part("command").textContent ?? "";
   const document_ = await engine.call("document").catch(() => "");
   part("json").textContent = document_;

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
-import { answered, dist, fragment, launch, open, serve } from "./lib/browser.mjs";
+import { answered, dist, documentOf, fragment, launch, open, serve } from "./lib/browser.mjs";
 
 let browser;
 let server;
@@ -105,6 +105,21 @@ test("every choice of a list is understood", async () => {
     }
     await list.selectOption("");
   }
+});
+
+test("where a step does not fit, that is answered before what would make it fit", async () => {
+  const { page } = await open(browser, server.address + fragment({ m: "llama-3.1-405b", hw: "h100-sxm", n: "8", zero: "3" }));
+  const command = "napkin ledger llama-3.1-405b --hw h100-sxm -n 8 --zero 3 --timeline";
+  // Already with the command of the whole answer.
+  await page.waitForFunction((wanted) => document.body.classList.contains("more") && document.getElementById("command").textContent === wanted, command, { polling: 5 });
+  const changes = () => page.getByText("changes that free memory").count();
+  assert.equal(await changes(), 0);
+  assert.match(await page.locator("#answer strong").textContent(), /of 79\.65 GiB/);
+  await answered(page, command);
+  assert.equal(await changes(), 1);
+  const document_ = JSON.parse(await documentOf(page));
+  assert.equal(document_.command, command);
+  assert.ok(document_.result.levers !== undefined);
 });
 
 test("bits flip", async () => {

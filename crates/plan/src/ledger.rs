@@ -227,11 +227,11 @@ pub fn ledger(model: &Model, request: &Request<'_>) -> Result<(Ledger, Rc<StepTr
     Ok((ledger, traced))
 }
 
-/// The ledger as a report.
+/// The ledger as a report; with the changes that would make it fit where it does not, if `levers` are asked for.
 ///
 /// # Errors
 /// As [`Model::trace`].
-pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostics> {
+pub fn report(model: &Model, request: &Request<'_>, levers: bool) -> Result<Report, Diagnostics> {
     let traced = model.trace(&request.options)?;
     let names = &model.spec.names;
     let empty = Device::new(&traced, &request.options, request.sharding, Blocks::of(names));
@@ -252,7 +252,7 @@ pub fn report(model: &Model, request: &Request<'_>) -> Result<Report, Diagnostic
     report.inputs = inputs(model, request);
     report.result =
         result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request, &device));
-    if !device.fits() {
+    if levers && !device.fits() {
         let alone = Alone::new(model, request, &device);
         let found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
         report.blocks.push(found.table().into());

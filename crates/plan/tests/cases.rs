@@ -389,7 +389,7 @@ fn units_are_said() {
         depth: 1,
         timeline: false,
     };
-    let report = ledger::report(&model, &request).unwrap();
+    let report = ledger::report(&model, &request, true).unwrap();
     assert!(report.derivations.iter().all(|d| !d.expression.is_empty() && !d.source.is_empty()));
     assert!(!report.derivations.is_empty());
 }

@@ -350,7 +350,7 @@ fn reports(model: &Model, options: &StepOptions, sharding: Sharding) -> Vec<Repo
     vec![
         params::report(model, 2).unwrap(),
         flops::report(model, options, flops::View { depth: 2, ..flops::View::default() }).unwrap(),
-        ledger::report(model, &memory).unwrap(),
+        ledger::report(model, &memory, true).unwrap(),
         summary::report(model, &question).unwrap(),
     ]
 }

@@ -42,6 +42,9 @@ pub fn start() {
     std::panic::set_hook(Box::new(|info| wasm_bindgen::throw_str(&info.to_string())));
 }
 
+/// The flag by which the page has the rest of an answer sooner. Where a step fits the answer is the same without it.
+const SOONER: &str = " --no-levers";
+
 /// What `napkin WORDS` answers. `words` is a JSON list of them; `name` is that of a file which they may name, and `bytes` is
 /// what is in it; charts are `width` pixels wide.
 ///
@@ -55,7 +58,10 @@ pub fn answer(words: &str, name: &str, bytes: &[u8], width: f64) -> String {
         Err(error) => return json!({"ok": false, "problems": format!("words: {error}"), "warnings": []}).to_string(),
     };
     let files = ask::Given(BTreeMap::from([(name.to_owned(), bytes.to_vec())]));
-    let answered = ask::answer(&words, &files);
+    let mut answered = ask::answer(&words, &files);
+    if let Ok(report) = &mut answered {
+        report.command = report.command.replace(SOONER, "");
+    }
     let said = match &answered {
         Ok(report) => {
             let pieces = render::pieces(report, ChartOptions { width, units: Units::Iec });

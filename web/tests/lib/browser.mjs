@@ -65,7 +65,7 @@ export async function answered(page, command) {
   await page.waitForFunction(
     (wanted) =>
       document.getElementById("command").textContent === wanted &&
-      !document.body.classList.contains("stale") &&
+      !["stale", "more"].some((unready) => document.body.classList.contains(unready)) &&
       document.querySelector("#answer strong") !== null,
     command,
     { timeout: 60_000 },

@@ -28,6 +28,9 @@ pub struct Ledger {
     /// Tell the step moment by moment; -o timeline.html and -o step.trace.json show it
     #[arg(long)]
     pub timeline: bool,
+    /// Do not look for changes that would make it fit: who asks again and again has the rest sooner
+    #[arg(long, hide = true)]
+    pub no_levers: bool,
 }
 
 impl Ledger {
@@ -41,6 +44,6 @@ impl Ledger {
         let (model, mut request) = read.finish(model.map(|model| (model, request)))?;
         request.depth = usize::from(view.depth.unwrap_or(1));
         request.timeline = self.timeline || view.timeline;
-        plan::ledger::report(&model, &request)
+        plan::ledger::report(&model, &request, !self.no_levers)
     }
 }

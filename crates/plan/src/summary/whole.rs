@@ -16,7 +16,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     let mut report = super::report(model, question)?;
     report.kind = "report";
     let memory = ledger::Request { timeline: true, ..question.memory.clone() };
-    report.parts.push(ledger::report(model, &memory)?);
+    report.parts.push(ledger::report(model, &memory, true)?);
     report.parts.push(flops::report(model, &question.memory.options, View { depth: 1, ..View::default() })?);
     Ok(report)
 }
