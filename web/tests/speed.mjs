@@ -50,7 +50,7 @@ const PAUSE = 60;
 const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
 
 test("from an input to its answer", async (context) => {
-  // No accelerator: where a step does not fit, changes that make it fit are traced as well.
+  // No accelerator, so that the answer is of the step alone: no allocator is replayed.
   const fields = { n: "8", zero: "3" };
   for (const [tab, question, rest] of [
     ["memory", "ledger", " -n 8 --zero 3 --timeline"],
