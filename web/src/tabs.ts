@@ -58,8 +58,9 @@ export const TABS: readonly Tab[] = [
 const OWN = ["timeline", "set"];
 /** Flags that say how a run is divided: with any of them a layout is looked at, without, the best is looked for. */
 const DIVIDES = ["tp", "pp", "cp", "ep"];
-/** Flags of the step and of memory that are part of a given layout. */
+/** Flags that say what is gathered and reduced at a time. */
 const GATHERED = ["fsdp-unit", "no-prefetch", "no-reshard", "no-sync"];
+/** Flags of the step and of memory that are part of a given layout. */
 const GIVEN = ["zero", "recompute", "grad-accum", "dp", "offload", ...GATHERED];
 const SEARCHED = ["gbs", "top", "most-micro-batch"];
 

@@ -164,13 +164,13 @@ impl Sharding {
     }
 
     /// What is not as usual of what is whole for a while, in words.
-    pub fn other_gathering(self, micro_batches: u64) -> Vec<&'static str> {
-        let Gathering { wrap, prefetch, reshard, sync } = self.gathering.of_stage(self.zero);
+    pub fn other_gathering(self) -> Vec<&'static str> {
+        let Gathering { wrap, prefetch, reshard, sync } = self.gathering;
         let all = [
             (wrap == Wrap::Model, "the whole model is gathered at once"),
             (!prefetch && wrap == Wrap::Block, "no block is gathered ahead"),
             (!reshard, "gathered ones stay for backward"),
-            (!sync && micro_batches > 1, "gradients are whole until the last micro-batch"),
+            (!sync, "gradients are whole until the last micro-batch"),
         ];
         all.into_iter().filter_map(|(other, words)| (other && self.dp > 1).then_some(words)).collect()
     }

@@ -65,7 +65,6 @@ pub struct Device<'a> {
     /// What is gathered and reduced at once, where anything is.
     units: Option<Rc<Gathered>>,
     gathers_weights: bool,
-    reduces_gradients: bool,
     /// What was found around the ops of a place.
     around: Cell<Option<(u32, (u64, u64))>>,
     /// Memory events that were applied.
@@ -79,16 +78,14 @@ impl<'a> Device<'a> {
     /// Nothing allocated yet.
     pub fn new(traced: &'a StepTrace, options: &StepOptions, sharding: Sharding, blocks: Blocks) -> Self {
         let trace = &traced.trace;
-        let (gathers_weights, reduces_gradients) = (sharding.gathers(), sharding.reduces());
         let units = || Rc::new(Gathered::new(trace, &traced.params, options, blocks, sharding));
         Self {
             trace,
             sharding,
             experts: expert_modules(trace, &traced.params).into(),
             whole_updates: options.optimizer.kind.needs_whole_matrices(),
-            units: (gathers_weights || reduces_gradients).then(units),
-            gathers_weights,
-            reduces_gradients,
+            units: sharding.reduces().then(units),
+            gathers_weights: sharding.gathers(),
             around: Cell::new(None),
             applied: 0,
             now: vec![None; trace.storages.len()],
@@ -155,7 +152,7 @@ impl<'a> Device<'a> {
             return around;
         }
         let weights = self.weight_units().map_or(0, |g| g.weights(at));
-        let around = (weights, self.gradient_units().map_or(0, |g| g.gradients(at)));
+        let around = (weights, units.gradients(at));
         self.around.set(place.map(|place| (place, around)));
         around
     }
@@ -164,14 +161,10 @@ impl<'a> Device<'a> {
         self.units.as_deref().filter(|_| self.gathers_weights)
     }
 
-    fn gradient_units(&self) -> Option<&Gathered> {
-        self.units.as_deref().filter(|_| self.reduces_gradients)
-    }
-
     /// What is gathered or not yet reduced around op `at`, unit by unit.
     pub fn units(&self, at: usize) -> impl Iterator<Item = (Unit, u64)> {
         let weights = self.weight_units().map(|g| g.weight_units(at));
-        let gradients = self.gradient_units().map(|g| g.gradient_units(at));
+        let gradients = self.units.as_deref().map(|g| g.gradient_units(at));
         weights.into_iter().flatten().chain(gradients.into_iter().flatten())
     }
 

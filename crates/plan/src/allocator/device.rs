@@ -80,30 +80,25 @@ impl Block {
 /// Blocks that are free, smallest first and among equals lowest first; parts of segments without pages, lowest first.
 #[derive(Clone, Debug, Default)]
 struct Pool {
-    free: Ordered<(u64, u64, u32)>,
+    free: Free,
     unmapped: BTreeSet<(u64, u32)>,
     /// Searches so far: the clock of the garbage collection.
     clock: u64,
 }
 
-/// What is in order, in one piece: of the few hundred blocks that are free at a time, a search tree would take longer.
-#[derive(Clone, Debug)]
-struct Ordered<T>(Vec<T>);
+/// Bytes, start and number of each block that is free, in that order and in one piece: of the few hundred that there are at a time,
+/// a search tree would take longer.
+#[derive(Clone, Debug, Default)]
+struct Free(Vec<(u64, u64, u32)>);
 
-impl<T> Default for Ordered<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T: Ord> Ordered<T> {
-    fn insert(&mut self, item: T) {
+impl Free {
+    fn insert(&mut self, item: (u64, u64, u32)) {
         let at = self.0.partition_point(|one| *one < item);
         self.0.insert(at, item);
     }
 
     /// Whether it was there.
-    fn remove(&mut self, item: &T) -> bool {
+    fn remove(&mut self, item: &(u64, u64, u32)) -> bool {
         let found = self.0.binary_search(item);
         found.is_ok_and(|at| {
             self.0.remove(at);
@@ -111,9 +106,9 @@ impl<T: Ord> Ordered<T> {
         })
     }
 
-    /// Those that are not below `least`.
-    fn from(&self, least: &T) -> &[T] {
-        &self.0[self.0.partition_point(|one| one < least)..]
+    /// Those of at least so many bytes.
+    fn of_at_least(&self, bytes: u64) -> &[(u64, u64, u32)] {
+        &self.0[self.0.partition_point(|(free, ..)| *free < bytes)..]
     }
 }
 
@@ -301,7 +296,7 @@ impl Allocator {
             self.pool(small).clock += 1;
         }
         let pool = &self.pools[usize::from(small)];
-        let mut fitting = pool.free.from(&(size, 0, 0)).iter().map(|&(_, _, id)| id);
+        let mut fitting = pool.free.of_at_least(size).iter().map(|&(_, _, id)| id);
         let mut id = fitting.next()?;
         // A block at the end of what a segment has mapped counts as large as it can become.
         let room = |id: u32| {
@@ -444,7 +439,7 @@ impl Allocator {
         let Some(most) = self.conf.max_split_bytes.filter(|_| !self.conf.expandable_segments) else { return false };
         let wanted = size.max(most);
         let pool = self.pool(small);
-        if let Some(&(_, _, id)) = pool.free.from(&(wanted, 0, 0)).first() {
+        if let Some(&(_, _, id)) = pool.free.of_at_least(wanted).first() {
             self.release(id);
             return true;
         }

@@ -10,7 +10,7 @@ use units::Bytes;
 
 use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
 use crate::sharding::{Sharding, Unit};
-use crate::timeline::Device;
+use crate::timeline::{Device, last_step};
 
 /// The allocator of a process.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -105,7 +105,7 @@ impl Process {
                 replay.alloc(self.workspace.get(), first)?;
             }
             replay.run(first..trace.memory.len())?;
-            let again = last_step(trace);
+            let again = repeated(trace);
             for _ in 0..MOST_REPEATS {
                 let Some(again) = again.clone() else { break };
                 let before = replay.allocator.usage();
@@ -125,11 +125,10 @@ impl Process {
 
 /// Memory events of the last optimizer step, from the end of the one before; none where it leaves other storages behind
 /// than it found.
-fn last_step(trace: &Trace) -> Option<std::ops::Range<usize>> {
-    let ends = |name: &str| name.starts_with("zero") || name == "init";
-    let last = trace.marks.iter().rposition(|mark| mark.name.starts_with("zero"))?;
-    let before = trace.marks[..last].iter().rposition(|mark| ends(&mark.name))?;
-    let range = trace.marks[before + 1].memory as usize..trace.memory.len();
+fn repeated(trace: &Trace) -> Option<std::ops::Range<usize>> {
+    trace.marks.iter().rposition(|mark| mark.name.starts_with("zero"))?;
+    let first = last_step(trace.marks.len(), |i| &trace.marks[i].name).start;
+    let range = trace.marks[first].memory as usize..trace.memory.len();
     let mut alive: Vec<i8> = vec![0; trace.storages.len()];
     for event in &trace.memory[range.clone()] {
         alive[event.storage.0 as usize] += match event.change {

@@ -222,7 +222,7 @@ pub fn settled(layout: &Layout, model: &ModelSpec) -> Layout {
     if l.zero == 0 || l.shard == Some(replicas) {
         l.shard = None;
     }
-    l.gathering = l.sharding().gathering.of_stage(l.zero);
+    l.gathering = l.sharding().gathering;
     l
 }
 
@@ -256,19 +256,19 @@ impl<'a> Draft<'a> {
         self.problems.push(problem.why(why).help(help));
     }
 
-    /// Refuses units that are not blocks fetched ahead, and gradients that are not reduced behind every micro-batch.
-    fn refuse_gathering(&mut self, prefetch: bool) {
-        let has = settled(&self.layout, self.run.model).gathering;
+    /// Refuses blocks that are not fetched ahead.
+    fn refuse_no_prefetch(&mut self) {
+        if !self.layout.sharding().gathering.prefetch {
+            let why = "it fetches the next block ahead";
+            self.refuse("T0490", "zero 3 without fetching ahead", why, "no --no-prefetch");
+        }
+    }
+
+    /// Refuses units that are not blocks, and gradients that are not reduced behind every micro-batch.
+    fn refuse_other_units(&mut self) {
+        let has = self.layout.sharding().gathering;
         if has.wrap == Wrap::Model {
             self.refuse("T0490", "the whole model as one unit", "it wraps blocks", "--fsdp-unit block");
-        }
-        if prefetch && !has.prefetch {
-            self.refuse(
-                "T0490",
-                "zero 3 without fetching ahead",
-                "it fetches the next block ahead",
-                "no --no-prefetch",
-            );
         }
         if !has.sync {
             let why = "it reduces gradients behind every micro-batch";

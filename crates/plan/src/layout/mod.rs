@@ -213,7 +213,7 @@ impl Layout {
         Ranks { tp, sp, cp, ring, ep, etp, imbalance }
     }
 
-    /// How states are divided over replicas.
+    /// How states are divided over replicas, and what of it is gathered otherwise than usual, as far as that has a part in the step.
     pub const fn sharding(&self) -> Sharding {
         // One micro-batch is the last.
         let sync = self.gathering.sync || self.grad_accum == 1;
@@ -221,7 +221,7 @@ impl Layout {
             zero: self.zero,
             dp: self.sharing_ranks(),
             expert_dp: self.expert_sharing_ranks(),
-            gathering: Gathering { sync, ..self.gathering },
+            gathering: Gathering { sync, ..self.gathering }.of_stage(self.zero),
         }
     }
 
@@ -267,7 +267,7 @@ impl fmt::Display for Layout {
         }
         if self.dp > 1 {
             let shard = self.shard.map_or_else(String::new, |ranks| format!(" over {ranks}"));
-            let gathering = self.sharding().gathering.of_stage(self.zero);
+            let gathering = self.sharding().gathering;
             parts.push(format!("dp {} zero {}{shard}{gathering}", self.dp, self.zero));
         }
         parts.push(format!("micro-batch {} × {}", self.micro_batch, self.grad_accum));

@@ -77,7 +77,7 @@ pub(crate) fn groups(request: &Request<'_>) -> Vec<KeyValue> {
         2 => "optimizer states and gradients are divided over them",
         _ => "states, gradients and parameters are divided over them",
     };
-    let other = layout.sharding().other_gathering(layout.grad_accum);
+    let other = layout.sharding().other_gathering();
     let states = [states].into_iter().chain(other).collect::<Vec<_>>().join("; ");
     let sharing = if layout.zero == 0 { 1 } else { layout.sharing_ranks() };
     rows.push(KeyValue::new("zero", u64::from(layout.zero)).note(phrase![

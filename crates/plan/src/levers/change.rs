@@ -262,17 +262,13 @@ fn sharding(now: &Layout, push: &mut dyn FnMut(&'static str, Layout)) {
         push("states are divided over all replicas", Layout { shard: None, ..now.clone() });
     }
     // The usual is what holds least, but for units that are not fetched ahead.
-    let has = now.gathering.of_stage(now.zero);
+    let has = now.sharding().gathering;
     let mut gather = |changed, effect, gathering| {
         if changed {
             push(effect, Layout { gathering, ..now.clone() });
         }
     };
-    gather(
-        !has.sync && now.grad_accum > 1,
-        "gradients are reduced behind every micro-batch",
-        Gathering { sync: true, ..has },
-    );
+    gather(!has.sync, "gradients are reduced behind every micro-batch", Gathering { sync: true, ..has });
     gather(has.wrap == Wrap::Model, "weights are gathered block by block", Gathering { wrap: Wrap::Block, ..has });
     gather(!has.reshard, "gathered weights are given up behind forward", Gathering { reshard: true, ..has });
     gather(

@@ -15,6 +15,7 @@ use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::parallel::each;
 use crate::scaling::Scaled;
+use crate::sharding::Gathering;
 
 /// What a set-up takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,7 +161,8 @@ impl<'a> Divided<'a> {
 
     /// What a layout takes by its tensors, without a whole trace, where that can be said.
     fn by_tensors(&self, run: &Run<'_>, setup: &Setup) -> Option<Look> {
-        if !is_regular(setup) {
+        // Outlines are of what is gathered as is usual.
+        if !is_regular(setup) || setup.layout.sharding().gathering != Gathering::USUAL {
             return None;
         }
         let own = run.step == self.run.step;

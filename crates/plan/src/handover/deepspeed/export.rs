@@ -104,7 +104,7 @@ fn zero(draft: &mut Draft<'_>) {
         let why = "its ZeRO divides over all replicas; copies on every node are of parameters alone";
         draft.refuse("T0490", "states divided over some of the replicas", why, "all replicas");
     }
-    draft.refuse_gathering(false);
+    draft.refuse_other_units();
     if layout.zero == 3 && !layout.gathering.prefetch {
         draft.settings.set("zero_optimization.stage3_prefetch_bucket_size", 0u64);
     }

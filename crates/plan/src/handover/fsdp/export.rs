@@ -76,10 +76,7 @@ fn sharding(draft: &mut Draft<'_>) {
             false
         }
     };
-    if !layout.gathering.prefetch {
-        let why = "FSDP2 fetches the next block ahead";
-        draft.refuse("T0490", "zero 3 without fetching ahead", why, "no --no-prefetch");
-    }
+    draft.refuse_no_prefetch();
     if layout.offload.activations && !recompute {
         let why = "it offloads the inputs of blocks that are run again";
         draft.refuse("T0490", "activations on the host without recomputing", why, "recompute full");

@@ -126,7 +126,8 @@ fn sharding(draft: &mut Draft<'_>) {
             );
         }
     }
-    draft.refuse_gathering(true);
+    draft.refuse_other_units();
+    draft.refuse_no_prefetch();
     if !draft.layout.gathering.reshard {
         let why = "its FSDP gives gathered parameters up behind the forward pass";
         draft.refuse("T0490", "zero 3 that keeps gathered parameters", why, "zero 3 with resharding, or zero 2");

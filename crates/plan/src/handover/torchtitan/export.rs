@@ -123,7 +123,8 @@ fn degrees(draft: &mut Draft<'_>) {
             draft.refuse("T0490", format!("zero {zero}"), why, "zero 3, with or without resharding");
         }
     }
-    draft.refuse_gathering(true);
+    draft.refuse_other_units();
+    draft.refuse_no_prefetch();
     if layout.tp > 1 && !layout.sp {
         draft.refuse("T0490", "tp without sp", "its tensor parallelism divides the sequence, too", "sp");
     }
