@@ -70,16 +70,10 @@ impl OnDevice {
         };
         let reserve = |room| process.reserve(traced, &request.options, request.sharding, blocks, room);
         let room = capacity.map(|capacity| capacity.saturating_sub(request.runtime));
-        let mut reserved = reserve(None);
-        let mut refused = false;
-        // What nothing stops takes what it would take where that much is there.
-        if room.is_some_and(|room| process.conf.memory_fraction.is_some() || reserved.end.peak_reserved > room.get()) {
-            let limited = reserve(room);
-            refused = limited.refused.is_some();
-            if !refused {
-                reserved = limited;
-            }
-        }
+        let within = reserve(room);
+        let refused = within.refused.is_some();
+        // What is refused takes what it would take where that much is there; what never comes to the end of it, the same.
+        let reserved = if refused { reserve(None) } else { within };
         let total = Bytes(reserved.end.peak_reserved.saturating_add(request.runtime.get()));
         Self { reserved: Some(reserved), total, capacity, paged: None, refused }.paging(traced, request)
     }

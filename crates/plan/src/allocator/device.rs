@@ -86,29 +86,55 @@ struct Pool {
     clock: u64,
 }
 
-/// Bytes, start and number of each block that is free, in that order and in one piece: of the few hundred that there are at a time,
-/// a search tree would take longer.
+/// Free blocks by their bytes, smallest first. Of thousands of free blocks a few dozen sizes are left, so that no list is long.
 #[derive(Clone, Debug, Default)]
-struct Free(Vec<(u64, u64, u32)>);
+struct Free(Vec<OfSize>);
+
+/// Free blocks of one size.
+#[derive(Clone, Debug)]
+struct OfSize {
+    bytes: u64,
+    /// Start and number of each, the highest first: the lowest is taken, and comes off the end.
+    blocks: Vec<(u64, u32)>,
+}
 
 impl Free {
-    fn insert(&mut self, item: (u64, u64, u32)) {
-        let at = self.0.partition_point(|one| *one < item);
-        self.0.insert(at, item);
+    /// Where the first size of at least so many bytes stands.
+    fn at(&self, bytes: u64) -> usize {
+        self.0.partition_point(|size| size.bytes < bytes)
+    }
+
+    fn insert(&mut self, bytes: u64, start: u64, id: u32) {
+        let at = self.at(bytes);
+        match self.0.get_mut(at) {
+            Some(OfSize { bytes: known, blocks }) if *known == bytes => {
+                blocks.insert(blocks.partition_point(|one| one.0 > start), (start, id));
+            }
+            _ => self.0.insert(at, OfSize { bytes, blocks: vec![(start, id)] }),
+        }
     }
 
     /// Whether it was there.
-    fn remove(&mut self, item: &(u64, u64, u32)) -> bool {
-        let found = self.0.binary_search(item);
-        found.is_ok_and(|at| {
+    fn remove(&mut self, bytes: u64, start: u64) -> bool {
+        let at = self.at(bytes);
+        let Some(OfSize { blocks, .. }) = self.0.get_mut(at).filter(|size| size.bytes == bytes) else { return false };
+        let Ok(found) = blocks.binary_search_by(|one| start.cmp(&one.0)) else { return false };
+        blocks.remove(found);
+        if blocks.is_empty() {
             self.0.remove(at);
-            true
-        })
+        }
+        true
     }
 
-    /// Those of at least so many bytes.
-    fn of_at_least(&self, bytes: u64) -> &[(u64, u64, u32)] {
-        &self.0[self.0.partition_point(|(free, ..)| *free < bytes)..]
+    /// Those of at least so many bytes, smallest first and among equals lowest first.
+    fn of_at_least(&self, bytes: u64) -> impl Iterator<Item = u32> {
+        self.0[self.at(bytes)..].iter().flat_map(|size| size.blocks.iter().rev().map(|&(_, id)| id))
+    }
+
+    /// Bytes and number of the largest, of equals the highest.
+    fn largest(&self) -> Option<(u64, u32)> {
+        let size = self.0.last()?;
+        Some((size.bytes, size.blocks.first()?.1))
     }
 }
 
@@ -223,7 +249,7 @@ impl Allocator {
     pub fn empty_cache(&mut self) {
         // The large ones first, as PyTorch does.
         for small in [false, true] {
-            let free: Vec<u32> = self.pool(small).free.0.iter().map(|&(_, _, id)| id).collect();
+            let free: Vec<u32> = self.pool(small).free.of_at_least(0).collect();
             let mut to_unmap = Vec::new();
             for id in free {
                 let block = &self.blocks[id as usize];
@@ -270,10 +296,10 @@ impl Allocator {
         if block.is_stuck() {
             self.usage.inactive_split += block.bytes;
         }
-        let (key, small) = ((block.bytes, block.start, id), block.small);
+        let (bytes, start, small) = (block.bytes, block.start, block.small);
         let pool = self.pool(small);
         let clock = pool.clock;
-        pool.free.insert(key);
+        pool.free.insert(bytes, start, id);
         self.blocks[id as usize].since = clock;
     }
 
@@ -283,10 +309,9 @@ impl Allocator {
         if block.is_stuck() {
             self.usage.inactive_split -= block.bytes;
         }
-        let (free, unmapped) = ((block.bytes, block.start, id), (block.start, id));
-        let (small, mapped) = (block.small, block.mapped);
+        let (bytes, start, small, mapped) = (block.bytes, block.start, block.small, block.mapped);
         let pool = self.pool(small);
-        let was_there = if mapped { pool.free.remove(&free) } else { pool.unmapped.remove(&unmapped) };
+        let was_there = if mapped { pool.free.remove(bytes, start) } else { pool.unmapped.remove(&(start, id)) };
         debug_assert!(was_there);
     }
 
@@ -296,7 +321,7 @@ impl Allocator {
             self.pool(small).clock += 1;
         }
         let pool = &self.pools[usize::from(small)];
-        let mut fitting = pool.free.of_at_least(size).iter().map(|&(_, _, id)| id);
+        let mut fitting = pool.free.of_at_least(size);
         let mut id = fitting.next()?;
         // A block at the end of what a segment has mapped counts as large as it can become.
         let room = |id: u32| {
@@ -310,6 +335,7 @@ impl Allocator {
                 _ => break,
             }
         }
+        drop(fitting);
         let bytes = self.blocks[id as usize].bytes;
         if let Some(most) = self.conf.max_split_bytes {
             let is_oversize = size >= most;
@@ -439,14 +465,15 @@ impl Allocator {
         let Some(most) = self.conf.max_split_bytes.filter(|_| !self.conf.expandable_segments) else { return false };
         let wanted = size.max(most);
         let pool = self.pool(small);
-        if let Some(&(_, _, id)) = pool.free.of_at_least(wanted).first() {
+        let first = pool.free.of_at_least(wanted).next();
+        if let Some(id) = first {
             self.release(id);
             return true;
         }
         let mut released = 0;
         while released < wanted {
-            match self.pool(small).free.0.last().copied() {
-                Some((bytes, _, id)) if bytes >= most => {
+            match self.pool(small).free.largest() {
+                Some((bytes, id)) if bytes >= most => {
                     self.release(id);
                     released += bytes;
                 }
@@ -471,7 +498,7 @@ impl Allocator {
         let clock = self.pool(false).clock;
         let age = |block: &Block| clock - block.since;
         let whole = |this: &Self| -> Vec<u32> {
-            let free = this.pools[0].free.0.iter().map(|&(_, _, id)| id);
+            let free = this.pools[0].free.of_at_least(0);
             free.filter(|&id| !this.blocks[id as usize].is_split()).collect()
         };
         let mut left = whole(self);
