@@ -63,7 +63,7 @@ pub fn report(setups: &[Setup<'_>]) -> Result<Report, Diagnostics> {
     if problems.has_errors() {
         return Err(problems);
     }
-    let best = columns.iter().min_by_key(|c| c.peak).map_or("", |c| c.label.as_str());
+    let best = columns.iter().min_by_key(|c| c.device.unwrap_or(c.peak)).map_or("", |c| c.label.as_str());
     let mut report = Report::new("compare", phrase!["least memory: ", best]);
     report.blocks.push(table(&columns).into());
     report.result = Value::map().with("setups", Value::List(columns.iter().map(value).collect()));

@@ -90,8 +90,8 @@ pub struct Found {
     pub peak_bytes: u64,
 }
 
-/// Finds the largest size that fits `capacity`: doubling, then halving the gap on estimates, then checking by a full trace
-/// and its allocator. Where that does not fit, the gap is halved again with what the estimate lacked.
+/// Finds the largest size that fits `capacity`, of which one more does not: estimates say where to look, full traces with their
+/// allocators whether it fits. What an allocator reserves does not only grow with the size, so that some larger ones may fit.
 ///
 /// # Errors
 /// As [`trace`].
@@ -118,33 +118,38 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
         return Ok(Found { size: 0, peak_bytes: first });
     }
     let limit = grow.limit(spec);
-    let (mut low, mut high) = (smallest, limit.saturating_add(1));
-    // What an estimate lacks to the bytes of the device; sizes beyond what can be counted do not fit either.
-    let mut lacks = first.saturating_sub(estimate(smallest)?);
-    let fits = |size: u64, lacks: u64| estimate(size).is_ok_and(|bytes| bytes.saturating_add(lacks) <= capacity.get());
-    let mut step = smallest;
-    while step < limit {
-        step = (step * 2).min(limit);
-        if fits(step, lacks) {
-            low = step;
-        } else {
-            high = step;
-            break;
-        }
-    }
-    loop {
+    // The largest from `low` on with this estimate; sizes beyond what can be counted are too large.
+    let largest = |low: u64, most: u64| {
+        let within = |size: u64| estimate(size).is_ok_and(|bytes| bytes <= most);
+        let (mut low, mut step) = (low, 1);
+        let mut high = loop {
+            let next = low.saturating_add(step).min(limit);
+            if next == low || !within(next) {
+                break next.max(low + 1);
+            }
+            (low, step) = (next, step * 2);
+        };
         while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if fits(middle, lacks) { low = middle } else { high = middle }
+            let middle = low.midpoint(high);
+            if within(middle) { low = middle } else { high = middle }
         }
-        // The estimate is a straight line; the verdict is traced.
-        let (peak_bytes, is_right) = exact(low)?;
-        if is_right || low == smallest {
-            return Ok(Found { size: low, peak_bytes });
+        low
+    };
+    // An allocator only adds to the tensors, of which an estimate is off by less than a hundredth.
+    let lacks = first.saturating_sub(estimate(smallest)?);
+    let mut next = largest(smallest, capacity.get().saturating_sub(lacks));
+    let mut high = largest(next, capacity.get().saturating_add(capacity.get() / 100)) + 1;
+    let mut found = Found { size: smallest, peak_bytes: first };
+    while high - found.size > 1 {
+        let (peak_bytes, fits) = exact(next)?;
+        if fits {
+            found = Found { size: next, peak_bytes };
+        } else {
+            high = next;
         }
-        lacks = lacks.max(peak_bytes.saturating_sub(estimate(low)?));
-        (low, high) = (smallest, low);
+        next = found.size.midpoint(high);
     }
+    Ok(found)
 }
 
 /// The largest sizes that fit one device.

@@ -253,7 +253,7 @@ pub fn report(model: &Model, request: &Request<'_>, levers: bool) -> Result<Repo
     report.result =
         result(&ledger, &device, &traced.trace, request).with("host", host_result(&traced, request, &device));
     if levers && !device.fits() {
-        let alone = Alone::new(model, request, &device);
+        let alone = Alone::new(model, request, &ledger, &device);
         let found = levers::find(&alone, &Setup::alone(&request.options, request.sharding))?;
         report.blocks.push(found.table().into());
         report.result.insert("levers", found.value());

@@ -9,11 +9,10 @@ pub mod change;
 pub mod measure;
 
 use nn::spec::ModelSpec;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use units::{Bytes, Diagnostics};
 
 use crate::layout;
-use crate::ledger::Request;
 use crate::model::parameters;
 use crate::parallel::threads;
 use crate::phrase;
@@ -116,7 +115,8 @@ impl Levers {
         let mut table = Table::new(format!("{title}{order}"), columns);
         for lever in self.shown() {
             let taken = lever.taken;
-            let mut cells: Vec<Cell> = vec![lever.flag.as_str().into(), Bytes(taken.bytes).into(), self.frees(lever)];
+            let frees = Bytes(taken.frees(&self.now));
+            let mut cells: Vec<Cell> = vec![lever.flag.as_str().into(), Bytes(taken.bytes()).into(), frees.into()];
             if timed {
                 let change = taken.seconds.zip(self.now.seconds).map(|(then, now)| Cell::Change(then / now - 1.0));
                 cells.push(change.unwrap_or(Cell::Empty));
@@ -134,11 +134,11 @@ impl Levers {
     fn shown(&self) -> Vec<&Lever> {
         let enough = self.all().filter(|lever| lever.taken.fits).count();
         let mut others: Vec<u64> =
-            self.all().filter(|lever| !lever.taken.fits).map(|lever| lever.taken.bytes).collect();
-        others.sort_unstable();
+            self.all().filter(|lever| !lever.taken.fits).map(|lever| lever.taken.frees(&self.now)).collect();
+        others.sort_unstable_by_key(|frees| Reverse(*frees));
         let room = if self.now.fits { usize::MAX } else { MOST_SHOWN.saturating_sub(enough).max(1) };
-        let most = others.get(room.saturating_sub(1)).or(others.last()).copied().unwrap_or(u64::MAX);
-        self.all().filter(|lever| lever.taken.fits || lever.taken.bytes <= most).collect()
+        let least = others.get(room.saturating_sub(1)).or(others.last()).copied().unwrap_or(0);
+        self.all().filter(|lever| lever.taken.fits || lever.taken.frees(&self.now) >= least).collect()
     }
 
     /// What is not shown.
@@ -148,9 +148,12 @@ impl Levers {
         if left > 0 {
             notes.push(phrase![
                 left as u64,
-                if left == 1 { " change" } else { " changes" },
-                " that free less, with --json"
+                if left == 1 { " change that frees" } else { " changes that free" },
+                " less, with --json"
             ]);
+        }
+        if self.now.reserved.is_some() && self.shown().iter().any(|lever| lever.taken.reserved.is_none()) {
+            notes.push(phrase!["what is far from enough has the peak of its tensors alone; the allocator adds to it"]);
         }
         if self.pairs > self.together.len() && !self.together.is_empty() {
             let (shown, all) = (self.together.len() as u64, self.pairs as u64);
@@ -164,17 +167,14 @@ impl Levers {
         notes
     }
 
-    fn frees(&self, lever: &Lever) -> Cell {
-        Bytes(self.now.bytes.saturating_sub(lever.taken.bytes)).into()
-    }
-
     /// For programs.
     pub fn value(&self) -> Value {
         let each = self.all().map(|lever| {
             Value::map()
                 .with("flags", lever.flag.as_str())
-                .with("peak_bytes_about", lever.taken.bytes)
-                .with("frees_bytes_about", self.now.bytes.saturating_sub(lever.taken.bytes))
+                .with("peak_bytes_about", lever.taken.bytes())
+                .with("with_allocator", lever.taken.reserved.is_some())
+                .with("frees_bytes_about", lever.taken.frees(&self.now))
                 .with("step_seconds", lever.taken.seconds)
                 .with("devices", lever.devices)
                 .with("enough", lever.taken.fits)
@@ -203,7 +203,7 @@ impl Levers {
 pub fn find(measure: &dyn Measure, from: &Setup) -> Result<Levers, Diagnostics> {
     let now = measure.timed(from, measure.measure(from)?, ALWAYS);
     // Less than a thousandth is no lever.
-    let worth = |taken: &Taken| taken.bytes < now.bytes - now.bytes / 1000;
+    let worth = |taken: &Taken| taken.frees(&now) > now.bytes() / 1000;
     let changes: Vec<Change> = possible(measure, from).collect();
     let setups: Vec<Setup> = changes.iter().map(|change| change.setup.clone()).collect();
     let mut turned: Vec<(Lever, Change)> = changes
@@ -223,7 +223,7 @@ pub fn find(measure: &dyn Measure, from: &Setup) -> Result<Levers, Diagnostics> 
         // On the same devices, some parameters have no room whatever is done.
         let in_reach = measure.words() == Words::Layout || has_room(measure, &from.smallest(), parameters);
         if levers.together.is_empty() && in_reach {
-            levers.together.extend(along(measure, from, now.bytes));
+            levers.together.extend(along(measure, from, now));
         }
     }
     Ok(levers)
@@ -296,12 +296,12 @@ fn pairs(
 }
 
 /// Makes changes one after the other, the cheapest by rule first, until the run fits.
-fn along(measure: &dyn Measure, from: &Setup, mut best: u64) -> Option<Lever> {
+fn along(measure: &dyn Measure, from: &Setup, mut best: Taken) -> Option<Lever> {
     let mut setup = from.clone();
     // Each round takes the cheapest change that lowers the peak; the batch can be halved more than once.
     for _ in 0..MOST_CHANGES {
         let lower = |change: Change| {
-            let taken = measure.measure(&change.setup).ok().filter(|taken| taken.bytes < best)?;
+            let taken = measure.measure(&change.setup).ok().filter(|taken| taken.frees(&best) > 0)?;
             Some((change, taken))
         };
         let (change, taken) = possible(measure, &setup).find_map(lower)?;
@@ -310,33 +310,31 @@ fn along(measure: &dyn Measure, from: &Setup, mut best: u64) -> Option<Lever> {
             let lever = Lever::of(measure, from, &change, taken);
             return Some(Lever { effect: "the cheapest, one after the other".to_owned(), ..lever });
         }
-        (setup, best) = (change.setup, taken.bytes);
+        (setup, best) = (change.setup, taken);
     }
     None
 }
 
-/// The strongest change of each knob of a step, runtime included, the lowest peak first.
+/// The strongest change of each knob, the lowest peak first.
 ///
 /// # Errors
-/// If the step cannot be traced.
-pub fn strongest(spec: &ModelSpec, request: &Request<'_>) -> Result<Levers, Diagnostics> {
-    let from = Setup::alone(&request.options, request.sharding);
-    let own = Own { spec, runtime: request.runtime, budget: None, clock: Clock::none() };
+/// If a step cannot be traced.
+pub fn strongest(measure: &dyn Measure, from: &Setup) -> Result<Levers, Diagnostics> {
     let mut last: Vec<Change> = Vec::new();
-    for change in changes(spec, &from, Words::Step) {
+    for change in possible(measure, from) {
         last.retain(|known| known.knob != change.knob);
         last.push(change);
     }
-    let now = own.measure(&from)?;
+    let now = measure.measure(from)?;
     let setups: Vec<Setup> = last.iter().map(|change| change.setup.clone()).collect();
     let mut each = Vec::new();
-    for (change, taken) in last.into_iter().zip(own.measure_all(&setups, &|_| false)) {
+    for (change, taken) in last.into_iter().zip(measure.measure_all(&setups, &|_| false)) {
         let taken = taken?;
-        if taken.bytes < now.bytes {
-            each.push(Lever::of(&own, &from, &change, taken));
+        if taken.frees(&now) > 0 {
+            each.push(Lever::of(measure, from, &change, taken));
         }
     }
-    each.sort_by_key(|lever| lever.taken.bytes);
+    each.sort_by_key(|lever| lever.taken.bytes());
     Ok(Levers { now, each, together: Vec::new(), pairs: 0 })
 }
 
@@ -371,7 +369,7 @@ mod tests {
 
         fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
             let (bytes, seconds) = (self.rule)(setup);
-            Ok(Taken { bytes, fits: bytes <= self.room, seconds: Some(seconds) })
+            Ok(Taken { tensors: bytes, reserved: None, fits: bytes <= self.room, seconds: Some(seconds) })
         }
     }
 
@@ -402,12 +400,15 @@ mod tests {
     #[test]
     fn one_knob_is_enough_before_two_are_tried() {
         let levers = ruled(60);
-        assert_eq!((levers.now.bytes, levers.now.fits), (96, false));
+        assert_eq!((levers.now.bytes(), levers.now.fits), (96, false));
         assert!(levers.together.is_empty());
         // Half the replicas on twice the ranks cost nothing by the rule; other numbers come last, though they cost nothing either.
         let enough: Vec<&Lever> = levers.each.iter().filter(|lever| lever.taken.fits).collect();
         assert_eq!(enough.iter().map(|lever| lever.flag.as_str()).collect::<Vec<_>>(), ["--recompute full"]);
-        assert_eq!(levers.enough().unwrap().taken, Taken { bytes: 40, fits: true, seconds: Some(4.0) });
+        assert_eq!(
+            levers.enough().unwrap().taken,
+            Taken { tensors: 40, reserved: None, fits: true, seconds: Some(4.0) }
+        );
         assert_eq!(flags(&levers.each).first(), Some(&"--tp 2 --sp --dp 1 --grad-accum 2"));
         assert_eq!(flags(&levers.each).last(), Some(&"--precision bf16-pure"));
         let timed: Vec<f64> = levers.each.iter().filter(|one| !one.other_numbers).filter_map(Lever::cost).collect();
@@ -419,7 +420,7 @@ mod tests {
         let levers = ruled(24);
         assert!(levers.each.iter().all(|lever| !lever.taken.fits));
         assert_eq!(flags(&levers.together)[0], "--zero 1 --recompute full");
-        assert_eq!(levers.together[0].taken, Taken { bytes: 24, fits: true, seconds: Some(4.5) });
+        assert_eq!(levers.together[0].taken, Taken { tensors: 24, reserved: None, fits: true, seconds: Some(4.5) });
         assert!(levers.together.iter().all(|lever| lever.taken.fits) && levers.together.len() <= MOST_PAIRS);
         assert_eq!(levers.enough(), levers.together.first());
     }

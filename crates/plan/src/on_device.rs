@@ -68,12 +68,9 @@ impl OnDevice {
             let refused = capacity.is_some_and(|capacity| total > capacity);
             return Self { reserved: None, total, capacity, paged: None, refused }.paging(traced, request);
         };
-        let reserve = |room| process.reserve(traced, &request.options, request.sharding, blocks, room);
         let room = capacity.map(|capacity| capacity.saturating_sub(request.runtime));
-        let within = reserve(room);
-        let refused = within.refused.is_some();
-        // What is refused takes what it would take where that much is there; what never comes to the end of it, the same.
-        let reserved = if refused { reserve(None) } else { within };
+        let reserved = process.wanted(traced, &request.options, request.sharding, blocks, room);
+        let refused = reserved.refused.is_some();
         let total = Bytes(reserved.end.peak_reserved.saturating_add(request.runtime.get()));
         Self { reserved: Some(reserved), total, capacity, paged: None, refused }.paging(traced, request)
     }

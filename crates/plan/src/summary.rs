@@ -85,7 +85,7 @@ pub fn report(model: &Model, question: &Question<'_>) -> Result<Report, Diagnost
     if let Some(time) = &time {
         report.blocks.extend(time.blocks.iter().cloned());
     }
-    let levers = levers_of(model, request, &device, capacity)?;
+    let levers = levers_of(model, request, &ledger, &device, capacity)?;
     if levers.all().next().is_some() {
         report.blocks.push(lever_table(&levers).into());
     }
@@ -244,12 +244,18 @@ fn memory_block(ledger: &Ledger, traced: &StepTrace, device: &OnDevice, capacity
 }
 
 /// The changes that move the peak most, most first; where the step does not fit, those that make it fit, the cheapest first.
-fn levers_of(model: &Model, request: &Request<'_>, device: &OnDevice, capacity: Bytes) -> Result<Levers, Diagnostics> {
-    if device.fits() {
-        return levers::strongest(&model.spec, request);
-    }
-    let alone = Alone::new(model, request, device);
+fn levers_of(
+    model: &Model,
+    request: &Request<'_>,
+    ledger: &Ledger,
+    device: &OnDevice,
+    capacity: Bytes,
+) -> Result<Levers, Diagnostics> {
+    let alone = Alone::new(model, request, ledger, device);
     let from = Setup::alone(&request.options, request.sharding);
+    if device.fits() {
+        return levers::strongest(&alone, &from);
+    }
     let (found, more) = both(|| levers::find(&alone, &from), || more_devices(model, request, &alone, capacity));
     let mut found = found?;
     found.together.extend(more?);
@@ -307,10 +313,11 @@ fn lever_table(levers: &Levers) -> Table {
     if !levers.now.fits {
         return levers.table();
     }
-    let mut table = Table::new("largest levers", [Column::left(""), Column::right("about"), Column::right("")]);
+    let mut table = Table::new("largest levers", [Column::left(""), Column::right("peak"), Column::right("")]);
     for lever in &levers.each {
-        let change = i128::from(lever.taken.bytes) - i128::from(levers.now.bytes);
-        let cells = [lever.flag.as_str().into(), Bytes(lever.taken.bytes).into(), Cell::BytesChange(change)];
+        let taken = &lever.taken;
+        let change = Cell::BytesChange(-i128::from(taken.frees(&levers.now)));
+        let cells = [lever.flag.as_str().into(), Bytes(taken.bytes()).into(), change];
         table.rows.push(Row::new(cells).note(lever.effect.as_str()));
     }
     table

@@ -175,7 +175,7 @@ fn levers_start_from_what_a_layout_takes() {
     let measure = |layout: &Layout| {
         let taken = Divided::of(&run).measure(&Setup { layout: layout.clone(), step }).unwrap();
         assert!(!taken.fits);
-        taken.bytes
+        taken.bytes()
     };
     let usual = Layout { gathering: USUAL, ..layout.clone() };
     let bytes = |layout| rank::memory(&model.spec, layout, &run.step, None).unwrap()[0].peak_bytes;

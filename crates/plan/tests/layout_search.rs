@@ -329,7 +329,8 @@ fn changes_that_are_not_enough_take_what_whole_traces_say() {
         let Ok(taken) = measure.measure(&setup) else { continue };
         let run = Run { step: setup.step, ..run };
         let (_, whole) = run.whole(&setup.layout).unwrap();
-        assert_eq!((taken.bytes, taken.fits), (whole.total().get(), whole.fits(run.cluster.hardware.capacity())));
+        assert_eq!((taken.tensors, taken.fits), (whole.device.get(), whole.fits(run.cluster.hardware.capacity())));
+        assert!(taken.reserved.is_none_or(|bytes| bytes == whole.total().get()), "{}", setup.layout);
         let off = taken.seconds.unwrap() / whole.time.seconds() - 1.0;
         assert!(off.abs() < 1e-9, "{}: {off}", setup.layout);
         checked += usize::from(!taken.fits);

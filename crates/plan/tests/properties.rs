@@ -424,6 +424,22 @@ fn what_fits_fits_and_one_more_does_not() {
         timeline: false,
     };
     let capacity = Bytes(24_000_000_000);
+    // With an allocator, too, one more does not fit.
+    let reserving = Request { process: Some(napkin_plan::allocator::Process::default()), ..request.clone() };
+    let found = largest::find(&model.spec, &reserving, largest::Grow::SeqLen, capacity).unwrap();
+    let fits = |seq_len: u64| {
+        let options = StepOptions { seq_len, steps: 2, warm: false, ..options };
+        let traced = model.trace(&options).unwrap();
+        let reserved = napkin_plan::allocator::Process::default().reserve(
+            &traced,
+            &options,
+            sharding,
+            Blocks::of(&model.spec.names),
+            Some(capacity),
+        );
+        reserved.refused.is_none()
+    };
+    assert_eq!((fits(found.size), fits(found.size + 1)), (true, false), "{found:?}");
     for (grow, at) in [
         (largest::Grow::Batch, (|o, batch| StepOptions { batch, ..o }) as fn(StepOptions, u64) -> StepOptions),
         (largest::Grow::SeqLen, |o, seq_len| StepOptions { seq_len, ..o }),

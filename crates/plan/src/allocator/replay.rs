@@ -121,6 +121,22 @@ impl Process {
         })();
         Reserved { peak: replay.peak, end: replay.allocator.usage(), steps, steady, refused: result.err() }
     }
+
+    /// The same; what the device refuses is what the step would take where that much is there, and stays refused.
+    pub fn wanted(
+        &self,
+        traced: &StepTrace,
+        options: &StepOptions,
+        sharding: Sharding,
+        blocks: Blocks,
+        device: Option<Bytes>,
+    ) -> Reserved {
+        let found = self.reserve(traced, options, sharding, blocks, device);
+        match found.refused {
+            Some(_) => Reserved { refused: found.refused, ..self.reserve(traced, options, sharding, blocks, None) },
+            None => found,
+        }
+    }
 }
 
 /// Memory events of the last optimizer step, from the end of the one before; none where it leaves other storages behind

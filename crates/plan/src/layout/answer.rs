@@ -42,7 +42,7 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
     report.result.insert("estimate", value(&estimate));
     report.result.insert("fits", fits);
     if !fits {
-        changes(report, run, layout)?;
+        changes(report, run, layout, &estimate)?;
     }
     report.assumptions.extend(assumptions(run));
     report.assumptions.push(allocator(&[&estimate], false));
@@ -53,13 +53,18 @@ pub fn add(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<Estima
     Ok(estimate)
 }
 
-/// Says which changes make a layout fit that does not.
+/// Says which changes make a layout fit that does not, of which this was found.
 ///
 /// # Errors
 /// If it cannot be traced.
-pub(crate) fn changes(report: &mut Report, run: &Run<'_>, layout: &Layout) -> Result<(), Diagnostics> {
+pub(crate) fn changes(
+    report: &mut Report,
+    run: &Run<'_>,
+    layout: &Layout,
+    found: &Estimate,
+) -> Result<(), Diagnostics> {
     let from = Setup { layout: layout.clone(), step: run.step };
-    let found = levers::find(&Divided::of(run), &from)?;
+    let found = levers::find(&Divided::with(run, layout, found), &from)?;
     report.blocks.push(found.table().into());
     report.result.insert("levers", found.value());
     report.notes.extend(found.advice());

@@ -25,7 +25,7 @@ pub struct Reserved {
 }
 
 impl Run<'_> {
-    /// Traces, memory and time of a layout; with its allocators where its tensors have room for themselves, since these only add.
+    /// Traces, memory and time of a layout, with its allocators where those are PyTorch's.
     ///
     /// # Errors
     /// As [`traces`](Self::traces) and [`estimate`](Self::estimate).
@@ -33,7 +33,7 @@ impl Run<'_> {
         let traces = self.traces(layout)?;
         let mut estimate = self.estimate(layout, &traces)?;
         let hardware = self.cluster.hardware;
-        if hardware.kind == Kind::Gpu && estimate.device <= hardware.capacity() {
+        if hardware.kind == Kind::Gpu {
             estimate.reserved = self.reserve(layout)?;
         }
         Ok((traces, estimate))
@@ -44,16 +44,11 @@ impl Run<'_> {
         let hardware = self.cluster.hardware;
         // Where states are made in the first step, they lie in other segments than where they are there before it.
         let traces = self.traces_of(layout, &StepOptions { steps: 2, warm: false, ..self.step })?;
-        let outside = runtime::bytes(hardware, layout.devices());
+        let room = hardware.capacity().saturating_sub(runtime::bytes(hardware, layout.devices()));
         let workspace = runtime::workspace(hardware);
         let all = traces.iter().map(|rank| {
-            let reserve = |room| rank.reserve(layout, self.engine, workspace, room);
-            let mut found = reserve(Some(hardware.capacity().saturating_sub(outside)));
-            let refused = found.refused.is_some();
-            if refused {
-                found = reserve(None);
-            }
-            Reserved { place: rank.place, bytes: Bytes(found.end.peak_reserved), refused }
+            let found = rank.reserve(layout, self.engine, workspace, Some(room));
+            Reserved { place: rank.place, bytes: Bytes(found.end.peak_reserved), refused: found.refused.is_some() }
         });
         let all: Vec<Reserved> = all.collect();
         let refused = all.iter().any(|one| one.refused);
@@ -63,7 +58,7 @@ impl Run<'_> {
 
 impl RankTrace {
     /// What PyTorch's allocator reserves on this rank, with the workspace of its products and what `engine` holds beside its
-    /// tensors, where there is so much `room`.
+    /// tensors, where there is so much `room`; what it would, where that is not enough.
     pub fn reserve(
         &self,
         layout: &Layout,
@@ -75,6 +70,6 @@ impl RankTrace {
         let held = engine::shapes(engine, &self.stages).into_iter().map(|shape| engine::held(&[shape].into(), weight));
         let beside = Beside { held: held.collect(), ..Beside::default() };
         let process = Process { workspace, beside, ..Process::default() };
-        process.reserve(&self.traced, &self.options, layout.sharding(), Blocks::of(&self.stages[0].names), room)
+        process.wanted(&self.traced, &self.options, layout.sharding(), Blocks::of(&self.stages[0].names), room)
     }
 }

@@ -8,7 +8,8 @@ use units::{Bytes, Diagnostics};
 
 use super::change::{Setup, Words};
 use crate::cluster::network;
-use crate::layout::estimate::{Cluster, Run};
+use crate::layout::Layout;
+use crate::layout::estimate::{Cluster, Estimate, Run};
 use crate::layout::quick::{Book, Look};
 use crate::ledger::{Ledger, Request};
 use crate::model::Model;
@@ -20,12 +21,40 @@ use crate::sharding::Gathering;
 /// What a set-up takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taken {
-    /// Bytes of the device.
-    pub bytes: u64,
+    /// Bytes of the device by its tensors alone.
+    pub tensors: u64,
+    /// The same with what its allocator reserves, where that was simulated: no fewer.
+    pub reserved: Option<u64>,
     /// Whether there is room for them.
     pub fits: bool,
     /// Predicted seconds of a step, where they can be.
     pub seconds: Option<f64>,
+}
+
+impl Taken {
+    /// Bytes of the device, as far as they are known.
+    pub fn bytes(&self) -> u64 {
+        self.reserved.unwrap_or(self.tensors)
+    }
+
+    /// What an answer says.
+    fn of(ledger: &Ledger, device: &OnDevice) -> Self {
+        let reserved = device.reserved.as_ref().map(|_| device.total.get());
+        Self { tensors: ledger.peak_bytes, reserved, fits: device.fits(), seconds: None }
+    }
+
+    /// What an estimate says.
+    fn of_layout(found: &Estimate, capacity: Bytes) -> Self {
+        let reserved = found.reserved.map(|_| found.total().get());
+        let seconds = Some(found.time.seconds());
+        Self { tensors: found.device.get(), reserved, fits: found.fits(capacity), seconds }
+    }
+
+    /// Bytes that this takes less than `now` does, both with their allocators or both without; zero where it takes more.
+    pub fn frees(&self, now: &Self) -> u64 {
+        let (now, then) = now.reserved.zip(self.reserved).unwrap_or((now.tensors, self.tensors));
+        now.saturating_sub(then)
+    }
 }
 
 /// A way to look at set-ups.
@@ -74,8 +103,9 @@ pub struct Own<'a> {
 
 impl Own<'_> {
     fn taken(&self, scaled: &Scaled<'_>, setup: &Setup) -> Taken {
-        let bytes = scaled.peak(setup.layout.sharding(), self.runtime);
-        Taken { bytes, fits: self.budget.is_none_or(|budget| bytes <= budget), seconds: None }
+        let tensors = scaled.peak(setup.layout.sharding(), self.runtime);
+        let fits = self.budget.is_none_or(|budget| tensors <= budget);
+        Taken { tensors, reserved: None, fits, seconds: None }
     }
 }
 
@@ -91,10 +121,9 @@ pub struct Alone<'a> {
 }
 
 impl<'a> Alone<'a> {
-    /// Of a question, and the device that does not fit.
-    pub fn new(model: &'a Model, request: &'a Request<'a>, device: &OnDevice) -> Self {
-        let now = Taken { bytes: device.total.get(), fits: device.fits(), seconds: None };
-        Self { model, request, clock: Clock::of(model, request), now }
+    /// Of a question, and its answer.
+    pub fn new(model: &'a Model, request: &'a Request<'a>, ledger: &Ledger, device: &OnDevice) -> Self {
+        Self { model, request, clock: Clock::of(model, request), now: Taken::of(ledger, device) }
     }
 
     /// What a set-up takes whose step is traced.
@@ -103,19 +132,18 @@ impl<'a> Alone<'a> {
     /// If it cannot be traced whole.
     pub fn taken(&self, scaled: &Scaled<'_>, setup: &Setup) -> Result<Taken, Diagnostics> {
         let (options, sharding) = (setup.options(), setup.layout.sharding());
-        // The allocator only adds: what has no room by its tensors alone needs no trace of its own.
-        let bytes = scaled.peak(sharding, self.request.runtime);
-        if self.room().is_some_and(|room| bytes > room + room / 100) {
-            return Ok(Taken { bytes, fits: false, seconds: None });
-        }
         if (options, sharding) == (self.request.options, self.request.sharding) {
             return Ok(self.now);
+        }
+        // The allocator only adds: what has no room by its tensors alone needs no trace of its own.
+        let tensors = scaled.peak(sharding, self.request.runtime);
+        if self.room().is_some_and(|room| tensors > room + room / 100) {
+            return Ok(Taken { tensors, reserved: None, fits: false, seconds: None });
         }
         let request = Request { options, sharding, ..self.request.clone() };
         let traced = scaled.whole(&options)?;
         let ledger = Ledger::of(&traced, &options, sharding, &self.model.spec.names, request.runtime);
-        let device = OnDevice::of(self.model, &traced, &ledger, &request);
-        Ok(Taken { bytes: device.total.get(), fits: device.fits(), seconds: None })
+        Ok(Taken::of(&ledger, &OnDevice::of(self.model, &traced, &ledger, &request)))
     }
 }
 
@@ -149,6 +177,8 @@ fn by_step(
 #[derive(Debug)]
 pub struct Divided<'a> {
     run: &'a Run<'a>,
+    /// What a layout takes that is known, with its allocators.
+    known: Option<(Layout, Taken)>,
     /// What was traced of layouts that differ in no more than their degrees.
     book: RefCell<Book<'a>>,
 }
@@ -156,7 +186,13 @@ pub struct Divided<'a> {
 impl<'a> Divided<'a> {
     /// Of layouts of a run.
     pub fn of(run: &'a Run<'a>) -> Self {
-        Self { run, book: RefCell::new(Book::new(run)) }
+        Self { run, known: None, book: RefCell::new(Book::new(run)) }
+    }
+
+    /// With what was found of one of them.
+    pub fn with(run: &'a Run<'a>, layout: &Layout, found: &Estimate) -> Self {
+        let known = (layout.clone(), Taken::of_layout(found, run.cluster.hardware.capacity()));
+        Self { known: Some(known), ..Self::of(run) }
     }
 
     /// What a layout takes by its tensors, without a whole trace, where that can be said.
@@ -185,11 +221,6 @@ impl<'a> Clock<'a> {
             Run::new(model, request.options.steady(), None, cluster).ok()
         };
         Self(run())
-    }
-
-    /// Where no time is asked for.
-    pub const fn none() -> Self {
-        Self(None)
     }
 
     fn seconds(&self, setup: &Setup) -> Option<f64> {
@@ -285,14 +316,18 @@ impl Measure for Divided<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
+        let known = self.known.as_ref().filter(|(layout, _)| *layout == setup.layout && self.run.step == setup.step);
+        if let Some((_, taken)) = known {
+            return Ok(*taken);
+        }
         let run = with(self.run, setup);
         let capacity = run.cluster.hardware.capacity();
         // The allocator only adds: what has no room by its tensors needs no trace of its own.
         if let Some(Look { seen, time, .. }) = self.by_tensors(&run, setup).filter(|one| one.seen.device > capacity) {
-            return Ok(Taken { bytes: seen.device.get(), fits: false, seconds: Some(time.seconds()) });
+            let (tensors, seconds) = (seen.device.get(), Some(time.seconds()));
+            return Ok(Taken { tensors, reserved: None, fits: false, seconds });
         }
         let (_, estimate) = run.whole(&setup.layout)?;
-        let seconds = Some(estimate.time.seconds());
-        Ok(Taken { bytes: estimate.total().get(), fits: estimate.fits(capacity), seconds })
+        Ok(Taken::of_layout(&estimate, capacity))
     }
 }

@@ -127,7 +127,7 @@ impl Request<'_> {
         }
         self.remarks(&mut report);
         report.notes.extend(advice(&levers, budget));
-        if self.is_fragmented() == Some(true) && budget.is_some_and(|budget| levers.now.bytes > budget) {
+        if self.is_fragmented() == Some(true) && budget.is_some_and(|budget| levers.now.bytes() > budget) {
             report
                 .notes
                 .push(phrase!["expandable segments alone let this tensor in, and the step fails at a later one"]);
@@ -137,7 +137,7 @@ impl Request<'_> {
         report.result.insert("tensors", Value::List(found.iter().map(tensor_value).collect()));
         report.result.insert("buffers", Value::List(buffers.iter().map(buffer_value).collect()));
         report.result.insert("products", Value::List(products.iter().map(product_value).collect()));
-        report.result.insert("peak_bytes", levers.now.bytes);
+        report.result.insert("peak_bytes", levers.now.bytes());
         report.result.insert("budget_bytes", budget);
         report.result.insert("levers", levers.value());
         report.warnings.extend(model.step_warnings(options));
@@ -355,7 +355,7 @@ fn product_table(title: &str, products: &[Product]) -> Table {
 /// The predicted peak against what the device has.
 fn memory_block(levers: &Levers, budget: Option<u64>, of: &Request<'_>, request: &ledger::Request<'_>) -> Block {
     let mut rows =
-        vec![KeyValue::new("predicted peak", Bytes(levers.now.bytes)).note(phrase!["of this step, in steady state"])];
+        vec![KeyValue::new("predicted peak", Bytes(levers.now.bytes())).note(phrase!["of this step, in steady state"])];
     if let Some(allocated) = of.message.allocated.as_ref() {
         let sum = Bytes(allocated.bytes.saturating_add(of.message.request.bytes));
         rows.push(KeyValue::new("at the failure", sum).note(phrase!["live tensors and the request"]));
@@ -367,8 +367,8 @@ fn memory_block(levers: &Levers, budget: Option<u64>, of: &Request<'_>, request:
             None => Phrase::default(),
         };
         rows.push(KeyValue::new("there is room for", Bytes(budget)).note(from));
-        if levers.now.bytes > budget {
-            rows.push(KeyValue::new("has to go", Bytes(levers.now.bytes - budget)));
+        if levers.now.bytes() > budget {
+            rows.push(KeyValue::new("has to go", Bytes(levers.now.bytes() - budget)));
         }
     }
     Block::key_values("the step", rows)

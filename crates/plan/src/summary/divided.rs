@@ -86,7 +86,7 @@ pub fn report(question: &Question<'_>) -> Result<Report, Diagnostics> {
         .with("estimate", answer::value(&estimate))
         .with("time", time.as_ref().map_or(Value::Null, |time| time.result.clone()));
     if !fits {
-        answer::changes(&mut report, run, layout)?;
+        answer::changes(&mut report, run, layout, &estimate)?;
     }
     report.inputs =
         Value::map().with("model", model.inputs()).with("hardware", fleet.inputs()).with("tokens", question.tokens);

@@ -82,9 +82,7 @@ fn room(row: &Row, outside: impl Fn(&Hardware) -> u64) -> Option<Bytes> {
 /// The most that the allocator of a row's device reserves for a step. Near the end of the memory it gives back what was cached,
 /// and reserves less than without an end; where even that is not enough, the end is not looked at.
 pub(super) fn reserved(row: &Row, devices: u64, replay: impl Fn(Option<Bytes>) -> Reserved) -> u64 {
-    let found = replay(room(row, |device| runtime::bytes(device, devices).get()));
-    let found = if found.refused.is_some() { replay(None) } else { found };
-    found.end.peak_reserved
+    replay(room(row, |device| runtime::bytes(device, devices).get())).end.peak_reserved
 }
 
 #[cfg(test)]

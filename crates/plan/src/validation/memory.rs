@@ -109,7 +109,7 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
             let process =
                 process(row, &rank.traced.params, layout.sharding(), Some(rank_stream(&run, &layout)), &mut assumed)?;
             let blocks = ranks::blocks_of(rank);
-            let replay = |end| process.reserve(&rank.traced, &rank.options, layout.sharding(), blocks, end);
+            let replay = |end| process.wanted(&rank.traced, &rank.options, layout.sharding(), blocks, end);
             Ok(fits::reserved(row, layout.devices(), replay))
         });
         let bytes = bytes.collect::<Result<Vec<_>, String>>()?;
@@ -119,7 +119,7 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
         let names = &model.spec.names;
         let bytes = if reserved {
             let process = process(row, &traced.params, sharding, None, &mut assumed)?;
-            let replay = |end| process.reserve(&traced, options, sharding, Blocks::of(names), end);
+            let replay = |end| process.wanted(&traced, options, sharding, Blocks::of(names), end);
             fits::reserved(row, sharding.dp, replay)
         } else {
             let beside = beside(row, sharding, &traced.params, &mut assumed);
