@@ -43,5 +43,5 @@ pub use patches::{HashSpec, PatchAttentionSpec, PatchSpec};
 pub use projection::{FusedOrder, IndexerSpec, LatentSpec, Projection, RoutedSpec};
 pub use rotary::{RotaryForm, RotaryJoin, RotaryPrecision, RotarySpec};
 pub use sequence::{Conv1dSpec, Piece, PoolSpec, Sequence};
-pub use stage::Stage;
+pub use stage::{Ends, Stage};
 pub use tuning::{Lora, Pattern, StackTarget, Targets, Tuning};

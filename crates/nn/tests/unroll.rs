@@ -4,6 +4,7 @@
 use napkin_nn::config::Config;
 use napkin_nn::families::{self, FAMILIES};
 use napkin_nn::pipeline::{Accumulation, Pass, Rank};
+use napkin_nn::spec::Ends;
 use napkin_nn::step::{self, Checked, Precision, StepOptions, StepTrace, Until};
 use napkin_nn::{ModelSpec, Offload, Profile, Recompute};
 use std::path::PathBuf;
@@ -146,7 +147,7 @@ fn a_stage_that_is_written_out_is_the_whole_stage() {
     for (i, (name, spec)) in deep(12).enumerate() {
         let n = spec.layers.len();
         let blocks = [0..n - 1, 1..n - 1, 1..n][i % 3].clone();
-        let Ok(stage) = spec.stage(blocks) else { continue };
+        let Ok(stage) = spec.stage(blocks, Ends::of(i % 3, 3)) else { continue };
         let precision = if i % 2 == 0 { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
         let options = StepOptions { grad_accum_steps: 3, ..options(Profile::Fused, precision) };
         let how = if i % 2 == 0 { Accumulation::InProducts } else { Accumulation::AtOnce };

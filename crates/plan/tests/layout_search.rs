@@ -567,6 +567,7 @@ mod random {
             (dp, ep) in (0u32..3, 0u32..3),
             (micro_batch, grad_accum) in (1u64..3, 1u64..9),
             full in any::<bool>(),
+            bare in 0usize..3,
         ) {
             let [tp, cp, pp, dp, ep] = [tp, cp, pp, dp, ep].map(|power| 1u64 << power);
             let layout = Layout {
@@ -583,7 +584,15 @@ mod random {
                 recompute: if full { Recompute::Full } else { Recompute::None },
                 ..Layout::default()
             };
-            conserved(if moe { "mixtral" } else { "llama" }, &layout);
+            let kind = if moe { "mixtral" } else { "llama" };
+            // The embedding, or head and loss, on a stage of their own.
+            let mut blocks = layout.blocks_of(model(kind).spec.depth() as u64);
+            let (stages, last) = (blocks.len(), blocks.len() - 1);
+            let moved = [None, Some((0, 1)), Some((last, last.saturating_sub(1)))][bare].filter(|_| stages > 1);
+            if let Some((from, to)) = moved {
+                blocks[to] += std::mem::take(&mut blocks[from]);
+            }
+            conserved(kind, &Layout { blocks: moved.map(|_| blocks), ..layout });
         }
     }
 }

@@ -15,6 +15,22 @@ pub struct Stage {
     pub last: bool,
 }
 
+/// What a stage has beside its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The embedding.
+    pub first: bool,
+    /// Norm, head and loss.
+    pub last: bool,
+}
+
+impl Ends {
+    /// Those of a stage of so many.
+    pub const fn of(stage: usize, stages: usize) -> Self {
+        Self { first: stage == 0, last: stage + 1 == stages }
+    }
+}
+
 impl Stage {
     /// All blocks.
     pub const WHOLE: Self = Self { before: 0, first: true, last: true };
@@ -27,13 +43,14 @@ impl Default for Stage {
 }
 
 impl ModelSpec {
-    /// The spec of a stage with these blocks. A head that is the token table is a copy of it where that is in another stage.
+    /// The spec of a stage with these blocks, maybe none. A head that is the token table is a copy of it where that is in another
+    /// stage.
     ///
     /// # Errors
     /// What cannot be cut, each in words.
-    pub fn stage(&self, blocks: Range<usize>) -> Result<Self, Vec<String>> {
+    pub fn stage(&self, blocks: Range<usize>, ends: Ends) -> Result<Self, Vec<String>> {
         let whole = self.layers.len();
-        let stage = Stage { before: blocks.start, first: blocks.start == 0, last: blocks.end == whole };
+        let stage = Stage { before: blocks.start, first: ends.first, last: ends.last };
         if stage.first && stage.last {
             return Ok(self.clone());
         }

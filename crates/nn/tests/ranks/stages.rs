@@ -2,6 +2,7 @@
 
 use super::*;
 use napkin_nn::pipeline::{Pass, PipelineRank};
+use napkin_nn::spec::Ends;
 
 /// The passes of rank `rank` of `p`: one forward, one backward, once as many micro-batches are on their way as there are
 /// ranks behind it.
@@ -19,7 +20,7 @@ fn one_forward_one_backward(p: usize, rank: usize, micro_batches: usize) -> Vec<
 /// Blocks of a model over two stages, as even as can be.
 fn stages(spec: &ModelSpec, rank: u64) -> Result<ModelSpec, Vec<String>> {
     let (all, half) = (spec.layers.len(), spec.layers.len().div_ceil(2));
-    spec.stage(if rank == 0 { 0..half } else { half..all })
+    spec.stage(if rank == 0 { 0..half } else { half..all }, Ends::of(rank as usize, 2))
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a rank does for models with experts and compressed attention (the shapes of `DeepSeek`), from the trace of its part.
 
 use nn::pipeline::{Accumulation, Pass, Rank};
+use nn::spec::Ends;
 use nn::step::{Precision, StepOptions, parameters};
 use nn::{ModelSpec, Profile, Ranks};
 use tensor::Phase;
@@ -103,10 +104,11 @@ pub fn stages(
     let mut first = 0;
     blocks
         .iter()
-        .map(|count| {
+        .enumerate()
+        .map(|(i, count)| {
             let range = first..first + *count as usize;
             first = range.end;
-            let stage = spec.stage(range).ok()?;
+            let stage = spec.stage(range, Ends::of(i, blocks.len())).ok()?;
             let rank = Rank {
                 stages: std::slice::from_ref(&stage),
                 ranks: blocks.len() as u64,

@@ -3,7 +3,7 @@
 //! A piece of many equal blocks does what one of three of them does, and the middle one of these so many times more. The
 //! pieces of all pipelines of a model so come down to a few short ones.
 
-use nn::spec::ModelSpec;
+use nn::spec::{Ends, ModelSpec};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -145,15 +145,8 @@ impl Pieces {
     pub fn spec(&self, model: &ModelSpec, short: usize) -> Result<ModelSpec, Vec<String>> {
         let (start, left) = &self.from[short];
         let Short { first, last, .. } = self.short[short];
-        let whole = model.layers.len();
-        // A stage at either end is told by where it ends.
-        let range = match (first, last) {
-            (true, true) => 0..whole,
-            (true, false) => 0..(left.last().map_or(0, |last| last + 1)).min(whole - 1),
-            (false, true) => *start..whole,
-            (false, false) => *start..(start + left.last().map_or(0, |last| last + 1)).min(whole - 1),
-        };
-        let mut spec = model.stage(range)?;
+        let end = start + left.last().map_or(0, |last| last + 1);
+        let mut spec = model.stage(*start..end, Ends { first, last })?;
         spec.layers = left.iter().filter_map(|i| spec.layers.get(*i).cloned()).collect();
         Ok(spec)
     }

@@ -5,7 +5,7 @@
 
 use nn::blocks::Blocks;
 use nn::pipeline::{Pass, Rank};
-use nn::spec::ModelSpec;
+use nn::spec::{Ends, ModelSpec};
 use nn::step::{StepOptions, StepTrace};
 use units::{Diagnostic, Diagnostics};
 
@@ -77,7 +77,9 @@ pub fn trace(
             Some(first)
         })
         .collect();
-    let stage = |index: usize| own.stage(starts[index]..starts[index] + blocks[index] as usize);
+    let stage = |index: usize| {
+        own.stage(starts[index]..starts[index] + blocks[index] as usize, Ends::of(index, blocks.len()))
+    };
     let (pp, chunks) = (layout.pp as usize, layout.virtual_stages as usize);
     let mut all = Vec::new();
     for place in places {

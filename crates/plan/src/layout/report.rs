@@ -134,16 +134,17 @@ fn stages(layout: &Layout, blocks: &[u64]) -> Table {
     let mut table = Table::new("stages", columns);
     let mut next = 0u64;
     for (stage, count) in blocks.iter().enumerate() {
-        let which = if *count == 0 { String::new() } else { format!("{next} to {}", next + count - 1) };
+        let which = (*count > 0).then(|| format!("{next} to {}", next + count - 1));
         next += count;
         let more = match stage {
-            0 => ", embedding in front",
-            last if last + 1 == blocks.len() => ", norm, head and loss behind",
-            _ => "",
+            0 => Some("embedding in front".to_owned()),
+            last if last + 1 == blocks.len() => Some("norm, head and loss behind".to_owned()),
+            _ => None,
         };
+        let which: Vec<String> = which.into_iter().chain(more).collect();
         if stage < MOST_STAGES || stage + 1 == blocks.len() {
             let cells =
-                [Cell::from(stage as u64), (stage as u64 % layout.pp).into(), (*count).into(), (which + more).into()];
+                [Cell::from(stage as u64), (stage as u64 % layout.pp).into(), (*count).into(), which.join(", ").into()];
             table.rows.push(Row::new(cells));
         }
     }
