@@ -204,6 +204,8 @@ pub fn handover(bytes: &[u8]) {
                 model: &model.spec,
                 seq_len,
                 precision,
+                optimizer: taken.optimizer.unwrap_or("adamw".parse().unwrap()),
+                loss: taken.loss.unwrap_or_default(),
                 devices_per_node: 8,
                 steps: None,
                 memory: None,

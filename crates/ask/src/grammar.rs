@@ -49,12 +49,12 @@ pub fn questions() -> Vec<Takes> {
 /// Most commands that are named for a flag that another does not have.
 const MOST_NAMED: usize = 3;
 
-/// How a flag is asked for with the commands that have it, where these are few; of the parts of a layout there is one.
+/// How a flag is asked for with the commands that have it, where these are few; plan or layout stands for all others.
 pub fn having(flag: &str) -> Vec<String> {
     let all = questions();
     let having: Vec<&Takes> = all.iter().filter(|one| one.flags.iter().any(|own| own.name == flag)).collect();
-    let layout = having.iter().position(|one| one.name == "layout");
-    let named = layout.map_or(&having[..], |at| &having[at..=at]);
+    let of = |name: &str| having.iter().position(|one| one.name == name);
+    let named = of("plan").or_else(|| of("layout")).map_or(&having[..], |at| &having[at..=at]);
     if named.len() > MOST_NAMED {
         return Vec::new();
     }

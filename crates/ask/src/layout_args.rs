@@ -73,7 +73,7 @@ impl FromArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
-    /// What is between nodes: infiniband-ndr, efa-v2, ... [default: infiniband-ndr]
+    /// What is between nodes: infiniband-ndr, efa-p5, ... [default: infiniband-ndr]
     #[arg(long, value_name = "NAME")]
     pub network: Option<String>,
     /// Devices of a node [default: 8]

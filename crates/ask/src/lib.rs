@@ -191,11 +191,17 @@ pub fn usage(error: &clap::Error) -> Diagnostics {
             return others.into_iter().fold(problem, Diagnostic::help).into();
         }
     }
-    let advice = rest.lines().map(str::trim);
-    let advice = advice.filter(|line| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let problem = advice
-        .fold(Diagnostic::error("", message), |problem, line| problem.help(line.strip_prefix("tip: ").unwrap_or(line)));
-    problem.into()
+    let lines = || rest.lines().map(str::trim).filter(|line| !line.is_empty());
+    // Nobody who mistypes a flag means a value that begins with a dash.
+    let says = |line: &&str| ["Usage:", "For more", "tip: to pass"].iter().all(|start| !line.starts_with(start));
+    let advice: Vec<&str> = lines().filter(says).map(|line| line.strip_prefix("tip: ").unwrap_or(line)).collect();
+    let problem = advice.iter().fold(Diagnostic::error("", message), |problem, line| problem.help(*line));
+    if !advice.is_empty() {
+        return problem.into();
+    }
+    let command = lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or_default();
+    let command: Vec<&str> = command.split(' ').take_while(|word| word.starts_with(char::is_lowercase)).collect();
+    problem.help(format!("{} --help lists what it takes", command.join(" "))).into()
 }
 
 #[cfg(test)]

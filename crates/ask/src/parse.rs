@@ -180,8 +180,11 @@ pub fn some(text: &str) -> Result<u64, Diagnostic> {
     if count == 0 { Err(Diagnostic::error("", "at least 1 is needed")) } else { Ok(count) }
 }
 
-/// A rate such as `989.5TFLOP/s`, `312e12` or `500T`.
+/// A rate such as `989.5TFLOP/s`, `312e12` or `500T`. What a device does is never so few that no power of ten is said.
 pub fn rate(text: &str) -> Result<FlopPerSecond, Diagnostic> {
+    if text.trim().parse::<f64>().is_ok_and(|flop| flop > 0.0 && flop < 1e9) {
+        return Err(Diagnostic::error("", format!("`{text}` has no unit")).help(format!("{}TFLOP/s", text.trim())));
+    }
     let flop: Flops = text.trim().strip_suffix("/s").unwrap_or(text).parse()?;
     let rate = FlopPerSecond::new(flop.as_f64()).map_err(|error| Diagnostic::error("", error.to_string()))?;
     if rate == FlopPerSecond::ZERO { Err(Diagnostic::error("", "a rate of zero does no work")) } else { Ok(rate) }

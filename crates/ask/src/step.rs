@@ -191,13 +191,13 @@ pub struct GatheringArgs {
     #[arg(long, overrides_with = "reshard")]
     pub no_reshard: bool,
     /// Give them up behind the forward pass, whatever a file says
-    #[arg(long, hide = true, overrides_with = "no_reshard")]
+    #[arg(long, overrides_with = "no_reshard")]
     pub reshard: bool,
     /// Add up whole gradients over the micro-batches, and reduce them behind the last (zero 2 and 3)
     #[arg(long, overrides_with = "sync")]
     pub no_sync: bool,
     /// Reduce them behind every micro-batch, whatever a file says
-    #[arg(long, hide = true, overrides_with = "no_sync")]
+    #[arg(long, overrides_with = "no_sync")]
     pub sync: bool,
 }
 

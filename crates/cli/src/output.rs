@@ -9,6 +9,7 @@ use render::{ChartOptions, TextOptions, Units};
 use units::{Diagnostic, Diagnostics};
 
 use crate::args::{ColorArg, OutputArgs, UnitsArg};
+use crate::disk::was_read;
 
 /// Columns where no terminal says how many it has.
 const WIDTH: usize = 100;
@@ -142,6 +143,10 @@ impl Sink {
     pub fn new(args: &OutputArgs, files: &[String], shows: Shows) -> Result<Self, Diagnostics> {
         let mut problems = Diagnostics::new();
         let mut formats = Vec::new();
+        if args.json && !files.is_empty() {
+            let problem = Diagnostic::error("", "`--json` is for the terminal, and -o has a file written");
+            problems.push(problem.help("-o answer.json").help("--json > FILE"));
+        }
         for path in files.iter().map(PathBuf::from) {
             match Format::of(&path) {
                 Ok(format) if !shows.has(format) => problems.push(not_drawn(&path, format)),
@@ -207,11 +212,16 @@ impl Sink {
     }
 }
 
-/// Writes a file; one that exists only by force.
+/// Writes a file; one that exists only by force, one that was read for the answer never.
 ///
 /// # Errors
 /// A file that exists or cannot be written.
 pub fn save(path: &Path, text: &str, force: bool) -> Result<(), Diagnostic> {
+    if was_read(path) {
+        let problem =
+            Diagnostic::error("", format!("`{}` was read for this answer, and stays as it is", path.display()));
+        return Err(problem.help("another name behind -o"));
+    }
     let file = if force { File::create(path) } else { OpenOptions::new().write(true).create_new(true).open(path) };
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => exists(path),

@@ -56,6 +56,8 @@ struct Held {
 enum End {
     Loss(Tensor),
     Sent(Root),
+    /// Sent on as it came, by a stage that has nothing.
+    PassedOn,
 }
 
 /// One rank of a pipeline in training.
@@ -139,7 +141,8 @@ impl PipelineRank {
             (End::Loss(out.clone()), Some(out.detach()))
         } else {
             out.send(self.ranks, 1)?;
-            (End::Sent(out.root()?), None)
+            let end = if spec.layers.is_empty() && !spec.stage.first { End::PassedOn } else { End::Sent(out.root()?) };
+            (end, None)
         };
         drop(out);
         let history = rt.swap_history(History::default());
@@ -154,18 +157,21 @@ impl PipelineRank {
         rt.swap_history(history);
         let training = self.stages.get_mut(chunk).ok_or(NO_STAGE)?;
         let (ranks, options) = (self.ranks, &self.options);
+        let passed_on = matches!(end, End::PassedOn);
+        let received = |training: &Training| {
+            let shape = stream_shape(training.model().spec(), options);
+            let gradient = Tensor::recv(&rt, ranks, 1, &shape, training.stream_dtype())?;
+            Ok::<_, tensor::Error>(gradient.with_role(Role::Communication))
+        };
         let run = |training: &mut Training| match end {
             End::Loss(loss) => training.stage_backward(loss, 1.0 / options.grad_accum_steps as f64),
-            End::Sent(root) => {
-                let shape = stream_shape(training.model().spec(), options);
-                let gradient = Tensor::recv(&rt, ranks, 1, &shape, training.stream_dtype())?;
-                root.backward(gradient.with_role(Role::Communication))
-            }
+            End::Sent(root) => root.backward(received(training)?),
+            End::PassedOn => received(training)?.send(ranks, -1),
         };
         if self.late { training.accumulate_late(run) } else { run(training) }?;
         // What led to no gradient goes with the rest of its micro-batch.
         drop(rt.swap_history(History::default()));
-        if let Some(input) = input {
+        if let Some(input) = input.filter(|_| !passed_on) {
             let gradient =
                 input.grad().ok_or(tensor::Error::Backward("no gradient reached the stream that came in"))?;
             gradient.send(self.ranks, -1)?;

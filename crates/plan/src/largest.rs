@@ -90,8 +90,12 @@ pub struct Found {
     pub peak_bytes: u64,
 }
 
+/// Sizes above one that does not fit which are looked at, if they are not more.
+const MOST_ABOVE: u64 = 8;
+
 /// Finds the largest size that fits `capacity`, of which one more does not: estimates say where to look, full traces with their
-/// allocators whether it fits. What an allocator reserves does not only grow with the size, so that some larger ones may fit.
+/// allocators whether it fits. What an allocator reserves does not only grow with the size, so that some larger ones may fit; they
+/// are looked for where there are few.
 ///
 /// # Errors
 /// As [`trace`].
@@ -135,19 +139,29 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
         }
         low
     };
-    // An allocator only adds to the tensors, of which an estimate is off by less than a hundredth.
-    let lacks = first.saturating_sub(estimate(smallest)?);
+    let mut lacks = first.saturating_sub(estimate(smallest)?);
     let mut next = largest(smallest, capacity.get().saturating_sub(lacks));
-    let mut high = largest(next, capacity.get().saturating_add(capacity.get() / 100)) + 1;
+    // An allocator only adds to the tensors, of which an estimate is off by less than a hundredth.
+    let top = largest(next, capacity.get().saturating_add(capacity.get() / 100));
+    let mut high = top + 1;
     let mut found = Found { size: smallest, peak_bytes: first };
     while high - found.size > 1 {
         let (peak_bytes, fits) = exact(next)?;
-        if fits {
+        next = if fits {
             found = Found { size: next, peak_bytes };
+            next.midpoint(high)
         } else {
-            high = next;
+            // What the estimate lacked here, it is likely to lack nearby.
+            (lacks, high) = (lacks.max(peak_bytes.saturating_sub(estimate(next)?)), next);
+            let near = largest(found.size, capacity.get().saturating_sub(lacks)).min(high - 1);
+            if near > found.size { near } else { found.size.midpoint(high) }
+        };
+    }
+    for size in (high + 1..=top).rev().filter(|_| top - high <= MOST_ABOVE) {
+        let (peak_bytes, fits) = exact(size)?;
+        if fits {
+            return Ok(Found { size, peak_bytes });
         }
-        next = found.size.midpoint(high);
     }
     Ok(found)
 }

@@ -179,7 +179,12 @@ impl Request {
             Cell::RoundPercent(slow.mfu.get()),
             " MFU"
         ];
-        let mut report = Report::new("time", phrase![fast.time, " to ", slow.time]).qualified(at);
+        // Data that come no faster decide it, however fast the devices are.
+        let mut report = if fast.time == slow.time {
+            Report::new("time", phrase![slow.time]).qualified(phrase!["on ", self.fleet.name(), ": the loader decides"])
+        } else {
+            Report::new("time", phrase![fast.time, " to ", slow.time]).qualified(at)
+        };
         report.blocks.push(Block::key_values("", self.rows(flop)?));
         let mut columns = vec![Column::right("MFU"), Column::right("time"), Column::right("device-hours")];
         if self.price.is_some() {

@@ -7,9 +7,10 @@ use napkin_plan::layout::{ContextParallel, Layout, Schedule, check};
 use napkin_plan::model::Model;
 use napkin_plan::presets::PRESETS;
 use napkin_plan::sharding::{Gathering, Wrap};
-use nn::Recompute;
 use nn::offload::Offload;
+use nn::optim::{Kind, OptimizerKind};
 use nn::step::Precision;
+use nn::{HeadLoss, Recompute};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::cell::Cell;
@@ -27,6 +28,8 @@ fn run(model: &Model, precision: Precision) -> Run<'_> {
         model: &model.spec,
         seq_len: 4096,
         precision,
+        optimizer: "adamw".parse().unwrap(),
+        loss: HeadLoss::Whole,
         devices_per_node: 8,
         steps: None,
         memory: Some(Bytes(61 << 30)),
@@ -117,9 +120,9 @@ fn cases(count: u32) -> ProptestConfig {
 
 /// Exports what can be exported, holds it against the tables, and reads it back. Tells which engines took it.
 fn round(model: &Model, layout: &Layout, precision: Precision) -> Vec<Engine> {
-    let run = run(model, precision);
     let mut took = Vec::new();
     for engine in Engine::ALL {
+        let run = Run { loss: engine.usual_loss(), ..run(model, precision) };
         let Ok(export) = export(engine, layout, &run) else { continue };
         known(engine, &export);
         took.push(engine);
@@ -174,6 +177,54 @@ fn layouts_go_to_engines_and_come_back() {
         let counts = taken.map(Cell::into_inner);
         assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{} {counts:?}", model.name);
     }
+}
+
+/// An update or a loss that was planned is in the file, or in what the program is asked for, or refused.
+#[test]
+fn updates_and_losses_are_not_lost() {
+    let model = model("llama-3.1-8b");
+    let layout = |engine| match engine {
+        Engine::Fsdp | Engine::Torchtitan => Layout { dp: 8, zero: 3, ..Layout::default() },
+        _ => Layout { dp: 8, ..Layout::default() },
+    };
+    let mut said = [0; 5];
+    for engine in Engine::ALL {
+        let plain = Run { loss: engine.usual_loss(), ..run(&model, engine.usual_precision()) };
+        let layout = layout(engine);
+        let around = Around { file: "run", model: &model.spec, devices: Some(8) };
+        for kind in nn::optim::Kind::ALL {
+            for form in ["", "-foreach", "-forloop"] {
+                let Ok(optimizer) = format!("{}{form}", kind.name()).parse() else { continue };
+                match export(engine, &layout, &Run { optimizer, ..plain }) {
+                    Err(problems) => assert_eq!(codes(&problems), ["T0490"], "{engine} {optimizer}: {problems}"),
+                    Ok(export) => {
+                        known(engine, &export);
+                        let taken = read(engine, &export.text, &around).unwrap();
+                        let same = |read: OptimizerKind| {
+                            read == optimizer || (read.kind, optimizer.kind) == (Kind::AdamW, Kind::Adam)
+                        };
+                        let adam = matches!(optimizer.kind, Kind::Adam | Kind::AdamW);
+                        let asked = export.warnings.iter().any(|w| w.message.ends_with(&optimizer.to_string()));
+                        assert!(taken.optimizer.map_or(asked || adam, same), "{engine} {optimizer}\n{}", export.text);
+                        said[engine as usize] += 1;
+                    }
+                }
+            }
+        }
+        for loss in [HeadLoss::Whole, HeadLoss::Parallel, HeadLoss::Fused, HeadLoss::Chunked(8)] {
+            match export(engine, &layout, &Run { loss, ..plain }) {
+                Err(problems) => assert_eq!(codes(&problems), ["T0490"], "{engine} {loss}: {problems}"),
+                Ok(export) => {
+                    known(engine, &export);
+                    let taken = read(engine, &export.text, &around).unwrap();
+                    let asked = export.warnings.iter().any(|w| w.message.ends_with(&format!("loss {loss}")));
+                    let usual = asked || loss == HeadLoss::Whole;
+                    assert!(taken.loss.map_or(usual, |read| read == loss), "{engine} {loss}\n{}", export.text);
+                }
+            }
+        }
+    }
+    assert!(said.iter().all(|count| *count >= 3), "{said:?}");
 }
 
 /// A change of the layout, in words that a table can hold.
@@ -267,7 +318,8 @@ fn changed_files_are_answered() {
         Engine::ALL.into_iter().flat_map(|engine| layouts.iter().map(move |layout| (engine, layout)))
     {
         for precision in [Precision::Bf16MasterFp32Grads, Precision::Bf16Mixed] {
-            let Ok(export) = export(engine, layout, &run(&model, precision)) else { continue };
+            let run = Run { loss: engine.usual_loss(), ..run(&model, precision) };
+            let Ok(export) = export(engine, layout, &run) else { continue };
             for _ in 0..80 {
                 let mut text = export.text.clone().into_bytes();
                 for _ in 0..=below(3) {

@@ -475,6 +475,8 @@ fn layouts_of_an_engine_are_those_that_it_runs() {
                 model: &model.spec,
                 seq_len: 1024,
                 precision: engine.usual_precision(),
+                optimizer: run.step.optimizer,
+                loss: engine.usual_loss(),
                 devices_per_node: 8,
                 steps: Some(10),
                 memory: None,
@@ -567,7 +569,7 @@ mod random {
             (dp, ep) in (0u32..3, 0u32..3),
             (micro_batch, grad_accum) in (1u64..3, 1u64..9),
             full in any::<bool>(),
-            bare in 0usize..3,
+            bare in 0usize..4,
         ) {
             let [tp, cp, pp, dp, ep] = [tp, cp, pp, dp, ep].map(|power| 1u64 << power);
             let layout = Layout {
@@ -585,10 +587,10 @@ mod random {
                 ..Layout::default()
             };
             let kind = if moe { "mixtral" } else { "llama" };
-            // The embedding, or head and loss, on a stage of their own.
+            // The embedding, or head and loss, on a stage of their own; or a stage with nothing.
             let mut blocks = layout.blocks_of(model(kind).spec.depth() as u64);
             let (stages, last) = (blocks.len(), blocks.len() - 1);
-            let moved = [None, Some((0, 1)), Some((last, last.saturating_sub(1)))][bare].filter(|_| stages > 1);
+            let moved = [None, Some((0, 1)), Some((last, last.saturating_sub(1))), Some((1, 0))][bare].filter(|_| stages > 1);
             if let Some((from, to)) = moved {
                 blocks[to] += std::mem::take(&mut blocks[from]);
             }

@@ -143,12 +143,12 @@ struct Question {
     steps: Option<u64>,
     seq_len: (u64, Origin),
     precision: (Precision, Origin),
-    optimizer: Option<OptimizerKind>,
+    optimizer: OptimizerKind,
     loss: HeadLoss,
     /// Whose configuration is written.
     engine: Option<Engine>,
-    /// Whose configuration was read.
-    from: Option<Engine>,
+    /// Who runs it.
+    runs: Engine,
     warnings: Vec<Diagnostic>,
     hardware: Option<Hardware>,
     network: &'static NetworkKind,
@@ -168,9 +168,9 @@ impl Question {
         let Some(hardware) = &self.hardware else { return Ok(None) };
         let usual = StepOptions::usual(self.seq_len.0, Profile::Fused, self.precision.0);
         let objective = Objective { head: self.loss, ..usual.objective };
-        let step = StepOptions { objective, optimizer: self.optimizer.unwrap_or(usual.optimizer), ..usual };
+        let step = StepOptions { objective, optimizer: self.optimizer, ..usual };
         let cluster = Cluster { hardware, per_node: self.devices_per_node, network: self.network };
-        Measured::new(&self.model, step, Some(self.engine.or(self.from).unwrap_or(Engine::Megatron)), cluster).map(Some)
+        Measured::new(&self.model, step, Some(self.runs), cluster).map(Some)
     }
 
     /// The best of all layouts, where none is given.
@@ -206,6 +206,8 @@ impl Question {
             model: &self.model.spec,
             seq_len: self.seq_len.0,
             precision: self.precision.0,
+            optimizer: self.optimizer,
+            loss: self.loss,
             devices_per_node: self.devices_per_node,
             steps: self.steps,
             memory: self.estimate.as_ref().map(Estimate::total),
@@ -283,7 +285,10 @@ impl Layout {
         let searches = self.searches();
         let given = !searches && (self.degrees.given() || self.from.engine().is_some());
         if self.hw.is_some() && !given {
-            read.required(gbs, self.gbs.is_some(), "--gbs", "1024");
+            if self.gbs.is_none() {
+                let problem = Diagnostic::error("", "`--gbs` is needed to look for the best layout");
+                read.problem(problem.help("--gbs 1024").help("--dp 8, or another degree, for a layout of your own"));
+            }
             read.required(devices, self.devices.is_some(), "-n", "64");
             read.no_effect(&self.degrees.not_searched(), "the best layout is looked for");
         } else {
@@ -296,8 +301,9 @@ impl Layout {
             read.no_effect(&idle, why);
         }
         if self.hw.is_none() {
-            let idle = [("--optimizer", self.optimizer.is_some()), ("--loss", self.loss.is_some())];
-            read.no_effect(&[&self.cluster.given()[..1], &idle].concat(), "no device is named by --hw");
+            let step = [("--optimizer", self.optimizer.is_some()), ("--loss", self.loss.is_some())];
+            let idle = if engine.is_some() { &[][..] } else { &step };
+            read.no_effect(&[&self.cluster.given()[..1], idle].concat(), "no device is named by --hw");
         }
         let taken = self.from.read(&mut read, model.as_ref(), devices);
         let (layout, searched) = if searches {
@@ -317,8 +323,10 @@ impl Layout {
             read.take_all(layout::check(&layout, &model.spec, seq_len.0, devices));
         }
         let model = read.finish(model)?;
-        let runs = if self.hw.is_some() { Precision::Bf16MasterFp32Grads } else { Precision::Bf16Mixed };
-        let usual = engine.or(self.from.engine()).map_or(runs, Engine::usual_precision);
+        // Where no engine is named, the one whose layouts these are.
+        let runs = engine.or(self.from.engine()).unwrap_or(Engine::Megatron);
+        let usual = StepOptions::usual(seq_len.0, Profile::Fused, runs.usual_precision());
+        let file = taken.as_ref();
         let (network, devices_per_node) = cluster.ok_or_else(Diagnostics::new)?;
         Ok(Question {
             layout,
@@ -326,11 +334,11 @@ impl Layout {
             devices_per_node,
             steps,
             seq_len,
-            precision: first(precision, taken.as_ref().and_then(|taken| taken.precision), usual),
-            optimizer,
-            loss: loss.unwrap_or_default(),
+            precision: first(precision, file.and_then(|taken| taken.precision), usual.precision),
+            optimizer: first(optimizer, file.and_then(|taken| taken.optimizer), usual.optimizer).0,
+            loss: first(loss, file.and_then(|taken| taken.loss), runs.usual_loss()).0,
             engine,
-            from: self.from.engine(),
+            runs,
             network,
             search: gbs.filter(|_| searches),
             given: searched,
@@ -432,8 +440,18 @@ impl Degrees {
             layout.grad_accum = layout.pp;
         }
         set("--grad-accum", &self.grad_accum, &mut layout.grad_accum);
-        match devices {
-            Some(devices) if self.dp.is_none() && taken.is_none() => layout.fill(devices),
+        // Replicas are what the devices leave, those of the file where it has a layout of its own.
+        let divided = [&self.tp, &self.cp, &self.pp].iter().any(|degree| degree.is_some());
+        match (taken, devices) {
+            (None, Some(devices)) if self.dp.is_none() => layout.fill(devices),
+            (Some(taken), _) if self.dp.is_none() && divided => {
+                let (devices, batch) = (taken.layout.devices(), taken.layout.global_batch());
+                layout.fill(devices);
+                let at_once = layout.dp.saturating_mul(layout.micro_batch);
+                if self.grad_accum.is_none() && batch.is_multiple_of(at_once) {
+                    layout.grad_accum = batch / at_once;
+                }
+            }
             _ => set("--dp", &self.dp, &mut layout.dp),
         }
         if let Some(zero) = read.flag_with("--zero", self.zero.as_deref(), stage) {

@@ -143,7 +143,7 @@ impl MfuArgs {
 }
 
 fn sizes(text: &str) -> Result<[u64; 3], Diagnostic> {
-    let parts: Result<Vec<u64>, _> = text.split(['x', 'X', '×']).map(crate::parse::count).collect();
+    let parts: Result<Vec<u64>, _> = text.split(['x', 'X', '×']).map(crate::parse::some).collect();
     let wrong = || Diagnostic::error("", format!("`{text}` is no m × k × n")).help("--matmul 16384x32768x8192");
     parts.map_err(|_| wrong())?.try_into().map_err(|_| wrong())
 }

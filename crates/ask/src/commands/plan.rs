@@ -3,7 +3,7 @@
 use clap::Args;
 use nn::offload::Offload;
 use nn::step::{Precision, StepOptions};
-use nn::{Profile, Recompute};
+use nn::{Objective, Profile, Recompute};
 use plan::layout::estimate::{Cluster, Run as Divided};
 use plan::layout::{self, Layout};
 use plan::model::Model;
@@ -121,9 +121,13 @@ impl Plan {
         let said = |flag: &Option<String>| flag.is_some();
         let seq_len = first(said(&self.step.seq_len).then_some(given.seq_len), taken.seq_len, given.seq_len);
         let precision = first(said(&self.step.precision).then_some(given.precision), taken.precision, usual);
+        let optimizer =
+            first(said(&self.step.optimizer).then_some(given.optimizer), taken.optimizer, given.optimizer).0;
+        let usual = self.from.engine().map_or(given.objective.head, plan::handover::Engine::usual_loss);
+        let head = first(said(&self.step.loss).then_some(given.objective.head), taken.loss, usual).0;
         let step = StepOptions {
-            optimizer: given.optimizer,
-            objective: given.objective,
+            optimizer,
+            objective: Objective { head, ..given.objective },
             ..StepOptions::usual(seq_len.0, Profile::Fused, precision.0)
         };
         // What is wrong with the layout is said before anything is traced.

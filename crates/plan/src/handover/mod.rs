@@ -37,6 +37,8 @@ pub mod shape;
 mod torchtitan;
 mod yaml;
 
+use nn::HeadLoss;
+use nn::optim::{Kind, OptimizerKind};
 use nn::spec::ModelSpec;
 use nn::step::Precision;
 use std::fmt;
@@ -87,6 +89,17 @@ impl Engine {
         }
     }
 
+    /// How it usually runs head and loss.
+    ///
+    /// Source: huggingface/nanotron, `src/nanotron/parallel/tensor_parallel/functional.py`, `_ShardedCrossEntropy`. Megatron-LM does
+    /// the same unless its loss is fused, as it is where it is measured (`plan/tests/layout_memory.rs`).
+    pub const fn usual_loss(self) -> HeadLoss {
+        match self {
+            Self::Nanotron => HeadLoss::Parallel,
+            _ => HeadLoss::Whole,
+        }
+    }
+
     /// Its name as its makers write it.
     pub const fn title(self) -> &'static str {
         match self {
@@ -128,6 +141,10 @@ pub struct Run<'a> {
     pub seq_len: u64,
     /// Number formats.
     pub precision: Precision,
+    /// The update.
+    pub optimizer: OptimizerKind,
+    /// How head and loss run.
+    pub loss: HeadLoss,
     /// Devices of a node.
     pub devices_per_node: u64,
     /// Steps of the run, where they are known.
@@ -254,6 +271,34 @@ impl<'a> Draft<'a> {
     fn refuse(&mut self, code: &'static str, what: impl fmt::Display, why: &str, help: impl Into<String>) {
         let problem = Diagnostic::error(code, format!("{} cannot run {what}", self.engine.title()));
         self.problems.push(problem.why(why).help(help));
+    }
+
+    /// Refuses an update that the engine does not have, of which `has` are there.
+    fn refuse_optimizer(&mut self, has: &str) {
+        self.refuse(
+            "T0490",
+            format!("optimizer {}", self.run.optimizer),
+            &format!("it has {has}"),
+            "--optimizer adamw",
+        );
+    }
+
+    /// Refuses ways to run head and loss that the engine does not have, of which it has one.
+    fn refuse_other_loss(&mut self, its: HeadLoss) {
+        if self.run.loss != its {
+            let why = format!("its own takes what `{its}` does");
+            self.refuse("T0490", format!("loss {}", self.run.loss), &why, format!("--loss {its}"));
+        }
+    }
+
+    /// Update and loss of an engine whose program brings them.
+    fn asks_for_recipe(&mut self) {
+        if !matches!(self.run.optimizer.kind, Kind::Adam | Kind::AdamW) {
+            self.asks(format!("optimizer {}", self.run.optimizer));
+        }
+        if self.run.loss != HeadLoss::Whole {
+            self.asks(format!("loss {}", self.run.loss));
+        }
     }
 
     /// Refuses blocks that are not fetched ahead.

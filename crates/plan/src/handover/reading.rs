@@ -1,6 +1,8 @@
 //! What the readers of all engines share: values with places, what was not looked at, number formats and batches.
 
+use nn::HeadLoss;
 use nn::config::near_matches;
+use nn::optim::OptimizerKind;
 use nn::spec::ModelSpec;
 use nn::step::Precision;
 use std::collections::BTreeMap;
@@ -32,6 +34,10 @@ pub struct Taken {
     pub seq_len: Option<u64>,
     /// Number formats, where the text says so.
     pub precision: Option<Precision>,
+    /// The update, where the text says so.
+    pub optimizer: Option<OptimizerKind>,
+    /// How head and loss run, where the text says so.
+    pub loss: Option<HeadLoss>,
     /// What may change the cost and is not in the layout, and what was read as the nearest that there is.
     pub warnings: Vec<Diagnostic>,
 }
@@ -340,6 +346,7 @@ impl<'a> Values<'a> {
         if self.problems.has_errors() {
             return Err(self.problems.into_iter().filter(Diagnostic::is_error).collect());
         }
-        Ok(Taken { layout: settled(layout, self.around.model), seq_len, precision, warnings: self.problems.0 })
+        let layout = settled(layout, self.around.model);
+        Ok(Taken { layout, seq_len, precision, optimizer: None, loss: None, warnings: self.problems.0 })
     }
 }

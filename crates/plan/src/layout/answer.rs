@@ -154,6 +154,7 @@ pub(crate) fn value(estimate: &Estimate) -> Value {
         .with("mfu", estimate.mfu)
         .with("tokens", estimate.tokens)
         .with("device_bytes", estimate.total())
+        .with("tensor_bytes", estimate.device)
         .with("reserved_bytes", estimate.reserved.map(|reserved| reserved.bytes))
         .with("outside_bytes", estimate.outside)
         .with("host_bytes", estimate.host)

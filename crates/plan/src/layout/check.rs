@@ -220,12 +220,6 @@ fn pipeline(layout: &Layout, model: &ModelSpec, problems: &mut Diagnostics) {
                 .help(format!("{stages} numbers, one for each stage, that sum to {layers}"))
                 .help(even(layout, layers)),
             );
-        } else if let Some(empty) = (1..blocks.len().saturating_sub(1)).find(|stage| blocks[*stage] == 0) {
-            problems.push(
-                Diagnostic::error("T0482", format!("stage {empty} has nothing to do: it has no block"))
-                    .effect("only the first, which has the embedding, and the last, which has head and loss, can be without")
-                    .help(even(layout, layers)),
-            );
         }
     }
     if stages > layers {
@@ -372,12 +366,6 @@ mod tests {
                 None,
                 Layout { pp: 3, grad_accum: 3, blocks: Some(vec![8, 8, 8]), ..plain() },
                 &[("T0482", "3 stages with 24 blocks", "--blocks 11,11,10")],
-            ),
-            (
-                &llama,
-                None,
-                Layout { pp: 4, grad_accum: 4, blocks: Some(vec![0, 32, 0, 0]), ..plain() },
-                &[("T0482", "stage 2 has nothing to do", "--blocks 8,8,8,8")],
             ),
             (
                 &llama,

@@ -77,9 +77,8 @@ pub fn trace(
             Some(first)
         })
         .collect();
-    let stage = |index: usize| {
-        own.stage(starts[index]..starts[index] + blocks[index] as usize, Ends::of(index, blocks.len()))
-    };
+    let stage =
+        |index: usize| own.stage(starts[index]..starts[index] + blocks[index] as usize, Ends::of(index, blocks.len()));
     let (pp, chunks) = (layout.pp as usize, layout.virtual_stages as usize);
     let mut all = Vec::new();
     for place in places {

@@ -157,6 +157,8 @@ fn none(run: &Run<'_>, wanted: &Wanted, counts: &Counts) -> Diagnostics {
             model: &run.model.spec,
             seq_len: run.step.seq_len,
             precision: run.step.precision,
+            optimizer: run.step.optimizer,
+            loss: run.step.objective.head,
             devices_per_node: run.cluster.per_node,
             steps: None,
             memory: None,

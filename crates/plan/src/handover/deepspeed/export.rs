@@ -15,6 +15,7 @@ pub fn export(draft: &mut Draft<'_>) {
     precision(draft);
     zero(draft);
     degrees(draft);
+    draft.asks_for_recipe();
     if draft.layout.recompute != Recompute::None {
         draft.asks(format!("recompute {}, as gradient checkpointing", draft.layout.recompute.name()));
     }

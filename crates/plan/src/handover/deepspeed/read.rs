@@ -2,6 +2,7 @@
 
 use nn::config::Source;
 use nn::config::json::{self, Kind, Value};
+use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::Precision;
 use units::{Diagnostic, Diagnostics};
 
@@ -38,11 +39,31 @@ pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
     zero(&mut values, &mut layout);
     batches(&mut values, &mut layout);
     let precision = precision(&mut values);
+    let optimizer = optimizer(&mut values);
     values.problems.push(
         Diagnostic::note("T0499", "recomputation and sequence length are not in the file: the program decides them")
             .help("--recompute full, --seq-len 4096"),
     );
-    values.finish(&layout, None, Some(precision))
+    Ok(Taken { optimizer, ..values.finish(&layout, None, Some(precision))? })
+}
+
+/// The update, where the program does not bring it. Its own kernels are fused.
+///
+/// Source: `runtime/engine.py`, `_configure_basic_optimizer`, of DeepSpeed 0.19.8.
+fn optimizer(values: &mut Values<'_>) -> Option<OptimizerKind> {
+    let name = "optimizer.type";
+    let kind = match values.word(name)?.to_ascii_lowercase().as_str() {
+        "adam" => optim::Kind::Adam,
+        "adamw" => optim::Kind::AdamW,
+        "lion" => optim::Kind::Lion,
+        "muon" => optim::Kind::Muon,
+        "adagrad" => optim::Kind::AdaGrad,
+        _ => {
+            values.nearest(name, "adamw", "states of another optimizer take other bytes");
+            optim::Kind::AdamW
+        }
+    };
+    Some(OptimizerKind { kind, implementation: Implementation::Fused })
 }
 
 /// The options of an object and of those in it. `null` and `auto` leave an option to the program.

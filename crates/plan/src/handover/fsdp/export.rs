@@ -14,6 +14,7 @@ pub fn export(draft: &mut Draft<'_>) {
     launch(draft);
     sharding(draft);
     degrees(draft);
+    draft.asks_for_recipe();
     let Layout { micro_batch, grad_accum, gathering, .. } = draft.layout;
     // Left to itself, it adds gradients up whole.
     let steps = if grad_accum > 1 && gathering.sync {

@@ -1,6 +1,8 @@
 //! A layout as Megatron-LM's arguments.
 
+use nn::HeadLoss;
 use nn::context::Recompute;
+use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::step::Precision;
 
 use super::{model, stages};
@@ -17,6 +19,8 @@ pub fn export(draft: &mut Draft<'_>) {
     recompute(draft);
     offload(draft);
     precision(draft);
+    optimizer(draft);
+    loss(draft);
     model::write(draft);
     nodes(draft);
 }
@@ -210,6 +214,42 @@ fn precision(draft: &mut Draft<'_>) {
         other @ (Precision::Bf16Mixed | Precision::Bf16Pure) => {
             let why = "its bf16 has masters and gradients in f32";
             draft.refuse("T0492", format!("precision {}", other.name()), why, "--precision bf16-master-fp32-grads");
+        }
+    }
+}
+
+fn optimizer(draft: &mut Draft<'_>) {
+    let OptimizerKind { kind, implementation } = draft.run.optimizer;
+    if implementation != Implementation::Fused {
+        return draft.refuse_optimizer("updates by fused kernels alone");
+    }
+    match kind {
+        Kind::Adam | Kind::AdamW => draft.settings.set("--optimizer", "adam"),
+        Kind::Momentum => draft.settings.set("--optimizer", "sgd"),
+        Kind::Sgd => {
+            draft.settings.set("--optimizer", "sgd");
+            draft.settings.set("--sgd-momentum", 0.0);
+        }
+        Kind::Muon if draft.layout.zero > 0 => {
+            let why = "its Muon has no distributed optimizer";
+            draft.refuse("T0490", format!("optimizer muon with zero {}", draft.layout.zero), why, "zero 0");
+        }
+        Kind::Muon => draft.settings.set("--optimizer", "muon"),
+        _ => draft.refuse_optimizer("Adam, SGD and Muon"),
+    }
+}
+
+/// Without fusion it has logits in f32, as `native` fusion has; that of Transformer Engine has no second copy of them.
+fn loss(draft: &mut Draft<'_>) {
+    match draft.run.loss {
+        HeadLoss::Parallel => {}
+        HeadLoss::Whole => {
+            draft.settings.flag("--cross-entropy-loss-fusion");
+            draft.settings.set("--cross-entropy-fusion-impl", "te");
+        }
+        other => {
+            let why = "it makes all logits of a micro-batch";
+            draft.refuse("T0490", format!("loss {other}"), why, "--loss whole or parallel");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A layout out of Megatron-LM's arguments.
 
+use nn::HeadLoss;
 use nn::context::Recompute;
+use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::Precision;
 use units::{Diagnostic, Diagnostics};
 
@@ -67,7 +69,25 @@ pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
     model::compare(&mut values, shape.as_ref());
     // Overlap is what the engine does wherever it can; the flags say so.
     values.skip(&["--overlap-grad-reduce", "--overlap-param-gather", "--train-iters", "--ckpt-format"]);
-    values.finish(&layout, seq_len, Some(precision))
+    let (optimizer, loss) = (optimizer(&mut values), Some(loss(&mut values)));
+    Ok(Taken { optimizer, loss, ..values.finish(&layout, seq_len, Some(precision))? })
+}
+
+/// The update, whose kernels are fused.
+fn optimizer(values: &mut Values<'_>) -> Option<OptimizerKind> {
+    let kind = match values.word("--optimizer")?.as_str() {
+        "sgd" if values.number("--sgd-momentum") == Some(0.0) => optim::Kind::Sgd,
+        "sgd" => optim::Kind::Momentum,
+        "muon" | "dist_muon" => optim::Kind::Muon,
+        _ => optim::Kind::AdamW,
+    };
+    Some(OptimizerKind { kind, implementation: Implementation::Fused })
+}
+
+/// Logits are in f32 unless the loss is that of Transformer Engine.
+fn loss(values: &mut Values<'_>) -> HeadLoss {
+    let (fused, form) = (values.is("--cross-entropy-loss-fusion"), values.word("--cross-entropy-fusion-impl"));
+    if fused && form.as_deref() == Some("te") { HeadLoss::Whole } else { HeadLoss::Parallel }
 }
 
 /// Takes options with their values from the words of a script; gives the devices that its launcher starts.

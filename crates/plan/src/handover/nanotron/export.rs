@@ -4,6 +4,7 @@
 //! the commits that `data/engines/nanotron.csv` names (`nn/moe.py`: 030bbb09fd).
 
 use nn::context::Recompute;
+use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::spec::Activation;
 use nn::step::Precision;
 
@@ -20,6 +21,7 @@ pub fn export(draft: &mut Draft<'_>) {
     model(draft);
     tokens(draft);
     optimizer(draft);
+    draft.refuse_other_loss(draft.engine.usual_loss());
     draft.notes.push("data_stages, tokenizer, checkpoints and the learning rate are yours to set".to_owned());
 }
 
@@ -189,11 +191,25 @@ fn optimizer(draft: &mut Draft<'_>) {
     settings.set("model.dtype", dtype);
     settings.set("optimizer.zero_stage", u64::from(zero));
     settings.set("optimizer.accumulate_grad_in_fp32", wide);
-    settings.set("optimizer.optimizer_factory.name", "adamW");
-    settings.set("optimizer.optimizer_factory.adam_beta1", 0.9);
-    settings.set("optimizer.optimizer_factory.adam_beta2", 0.95);
-    settings.set("optimizer.optimizer_factory.adam_eps", 1e-8);
-    settings.set("optimizer.optimizer_factory.torch_adam_is_fused", true);
+    let prefix = "optimizer.optimizer_factory.";
+    match draft.run.optimizer {
+        OptimizerKind {
+            kind: Kind::AdamW,
+            implementation: form @ (Implementation::Fused | Implementation::ForEach),
+        } => {
+            settings.set(format!("{prefix}name"), "adamW");
+            settings.set(format!("{prefix}adam_beta1"), 0.9);
+            settings.set(format!("{prefix}adam_beta2"), 0.95);
+            settings.set(format!("{prefix}adam_eps"), 1e-8);
+            settings.set(format!("{prefix}torch_adam_is_fused"), form == Implementation::Fused);
+        }
+        // As PyTorch runs it unasked.
+        OptimizerKind { kind: Kind::Sgd, implementation: Implementation::ForEach } => {
+            settings.set(format!("{prefix}name"), "sgd");
+        }
+        _ => draft.refuse_optimizer("adamw, fused or foreach, and sgd-foreach"),
+    }
+    let settings = &mut draft.settings;
     settings.set("optimizer.weight_decay", 0.1);
     settings.set("optimizer.clip_grad", 1.0);
     settings.set("optimizer.learning_rate_scheduler.learning_rate", 3e-4);

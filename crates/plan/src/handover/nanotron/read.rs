@@ -1,6 +1,7 @@
 //! A layout out of nanotron's YAML.
 
 use nn::context::Recompute;
+use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::Precision;
 use units::{Diagnostic, Diagnostics};
 
@@ -44,7 +45,21 @@ pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
     let seq_len = values.some("tokens.sequence_length");
     let precision = precision(&mut values);
     compare(&mut values, Shape::of(around.model).ok().as_ref());
-    values.finish(&layout, seq_len, Some(precision))
+    let optimizer = optimizer(&mut values);
+    let loss = Some(Engine::Nanotron.usual_loss());
+    Ok(Taken { optimizer, loss, ..values.finish(&layout, seq_len, Some(precision))? })
+}
+
+/// The update; AdamW by fused kernels where the file says so, all else as PyTorch runs it unasked.
+fn optimizer(values: &mut Values<'_>) -> Option<OptimizerKind> {
+    let fused = values.is("optimizer.optimizer_factory.torch_adam_is_fused");
+    let kind = match values.word("optimizer.optimizer_factory.name")?.as_str() {
+        "sgd" => optim::Kind::Sgd,
+        _ => optim::Kind::AdamW,
+    };
+    let fused = fused && kind == optim::Kind::AdamW;
+    let implementation = if fused { Implementation::Fused } else { Implementation::ForEach };
+    Some(OptimizerKind { kind, implementation })
 }
 
 fn pipeline(values: &mut Values<'_>, layout: &mut Layout) {

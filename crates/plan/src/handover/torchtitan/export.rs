@@ -2,7 +2,9 @@
 //!
 //! Source of the rules: `parallelize.py` of its models, `parallel_dims.py` and `pipeline_parallel.py` of torchtitan 0.2.2.
 
+use nn::HeadLoss;
 use nn::context::Recompute;
+use nn::optim::{Implementation, Kind, OptimizerKind};
 use nn::step::Precision;
 
 use super::{flavors, stages};
@@ -18,9 +20,27 @@ pub fn export(draft: &mut Draft<'_>) {
     degrees(draft);
     pipeline(draft, pipelines);
     recompute(draft);
+    optimizer(draft);
+    draft.refuse_other_loss(HeadLoss::Whole);
     if draft.run.precision == Precision::Fp8 {
         draft.settings.set("quantize.linear.float8.recipe_name", "tensorwise");
     }
+}
+
+fn optimizer(draft: &mut Draft<'_>) {
+    let OptimizerKind { kind, implementation } = draft.run.optimizer;
+    let name = match kind {
+        Kind::Adam => "Adam",
+        Kind::AdamW => "AdamW",
+        _ => return draft.refuse_optimizer("Adam and AdamW"),
+    };
+    draft.settings.set("optimizer.name", name);
+    let form = match implementation {
+        Implementation::Fused => "fused",
+        Implementation::ForEach => "foreach",
+        Implementation::ForLoop => "for-loop",
+    };
+    draft.settings.set("optimizer.implementation", form);
 }
 
 /// The model by its name and flavor; whether it can be cut into stages.

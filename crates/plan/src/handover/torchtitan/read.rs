@@ -1,6 +1,7 @@
 //! A layout out of torchtitan's TOML.
 
 use nn::context::Recompute;
+use nn::optim::{self, Implementation, OptimizerKind};
 use nn::step::Precision;
 use toml::de::{DeTable, DeValue};
 use units::{Diagnostic, Diagnostics, Location};
@@ -47,9 +48,31 @@ pub fn read(text: &str, around: &Around<'_>) -> Result<Taken, Diagnostics> {
         values.nearest("training.enable_cpu_offload", "an optimizer on the host", effect);
     }
     let precision = precision(&mut values);
+    let optimizer = optimizer(&mut values);
     let seq_len = values.some("training.seq_len");
     values.skip(&["model.name", "model.flavor"]);
-    values.finish(&layout, seq_len, Some(precision))
+    Ok(Taken { optimizer, ..values.finish(&layout, seq_len, Some(precision))? })
+}
+
+/// The update; with fused kernels where the file does not say how.
+fn optimizer(values: &mut Values<'_>) -> Option<OptimizerKind> {
+    let (name, form) = ("optimizer.name", "optimizer.implementation");
+    let implementation = match values.word(form).as_deref() {
+        Some("foreach") => Implementation::ForEach,
+        Some("for-loop") => Implementation::ForLoop,
+        _ => Implementation::Fused,
+    };
+    let word = values.word(name);
+    let kind = match word.as_deref() {
+        Some("Adam") => optim::Kind::Adam,
+        Some("AdamW") => optim::Kind::AdamW,
+        Some(_) => {
+            values.nearest(name, "adamw", "states of another optimizer take other bytes");
+            optim::Kind::AdamW
+        }
+        None => values.value(form).map(|_| optim::Kind::AdamW)?,
+    };
+    Some(OptimizerKind { kind, implementation })
 }
 
 /// The options of a table and of those in it.
