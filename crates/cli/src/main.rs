@@ -24,15 +24,18 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
+use mimalloc::MiMalloc;
 use plan::report::Verdict;
+use train::probe::heap::{self, Counting};
 use units::Diagnostic;
 
 use args::Cli;
 use output::Failure;
 
-/// A witness of the heap: `reconcile` asks it what the engine's own books cannot prove.
+/// mimalloc, for traces are many small vectors; and a witness of the heap: `train` and `reconcile` ask it what the engine's own
+/// books cannot prove.
 #[global_allocator]
-static HEAP: train::probe::heap::Counting = train::probe::heap::Counting;
+static HEAP: Counting<MiMalloc> = Counting(MiMalloc);
 
 /// The question had an answer.
 const ANSWERED: u8 = 0;
@@ -45,6 +48,9 @@ const INTERNAL: u8 = 3;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.iter().any(|word| word == "train" || word == "reconcile") {
+        heap::count();
+    }
     // Asked of the raw words, because what is wrong may be the flags themselves.
     let wants_json = arguments.iter().any(|word| word == "--json");
     panic::set_hook(Box::new(|info| {

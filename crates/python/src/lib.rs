@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use ask::Given;
+use mimalloc::MiMalloc;
 use plan::report::{Report, Verdict};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use render::{ChartOptions, TextOptions, Units};
+
+#[global_allocator]
+static HEAP: MiMalloc = MiMalloc;
 
 pyo3::create_exception!(_native, Problems, PyException, "What is wrong with a question, as a JSON document.");
 

@@ -15,7 +15,7 @@ use tensor::CastLists;
 use tensor::cpu::Threads;
 
 #[global_allocator]
-static HEAP: heap::Counting = heap::Counting;
+static HEAP: heap::Counting<std::alloc::System> = heap::Counting(std::alloc::System);
 
 const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 3, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 4096}"#;
@@ -45,6 +45,7 @@ fn options(precision: Precision, recompute: Recompute, grad_accum_steps: u64, ki
 
 #[test]
 fn every_byte_between_predicted_and_measured_has_a_name() {
+    heap::count();
     let pool = Threads::new(2).unwrap();
     pool.run(|| {
         let peak = Some(units::FlopPerSecond::new(1e11).unwrap());

@@ -1,20 +1,22 @@
-//! The heap as the system's allocator sees it: a witness that knows nothing of tensors.
+//! The heap as an allocator sees it: a witness that knows nothing of tensors.
 
-#![allow(unsafe_code)] // a global allocator is an unsafe trait; every call goes on to the system's own
+#![allow(unsafe_code)] // a global allocator is an unsafe trait; every call goes on to another allocator
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use units::Bytes;
 
-/// The system's allocator, which counts. A program makes it its own:
+/// An allocator that counts what another one hands out. A program makes it its own:
 ///
 /// ```
 /// use napkin_train::probe::heap;
+/// use std::alloc::System;
 ///
 /// #[global_allocator]
-/// static HEAP: heap::Counting = heap::Counting;
+/// static HEAP: heap::Counting<System> = heap::Counting(System);
 ///
 /// fn main() {
+///     heap::count();
 ///     let before = heap::live().unwrap();
 ///     let block = vec![1u8; 1 << 20];
 ///     assert_eq!(heap::live().unwrap().get() - before.get(), 1 << 20);
@@ -23,21 +25,29 @@ use units::Bytes;
 /// }
 /// ```
 ///
-/// It costs two additions per allocation.
+/// Nothing is counted before [`count`] is called, for two additions per allocation that all threads write to the same place are a
+/// tenth of the time of who allocates much.
 #[derive(Debug)]
-pub struct Counting;
+pub struct Counting<A>(pub A);
 
-/// Bytes asked for and not given back.
-static LIVE: AtomicU64 = AtomicU64::new(0);
+/// Whether bytes are counted.
+static COUNTS: AtomicBool = AtomicBool::new(false);
+/// Bytes asked for and not given back since then; what was asked for before, and is given back, counts below zero.
+static LIVE: AtomicI64 = AtomicI64::new(0);
 /// The most of them since [`reset_peak`].
-static PEAK: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicI64 = AtomicI64::new(0);
 
-/// Bytes that are allocated now; `None` where no program counts them.
+/// Counts from now on: at the start of the program, so that little was allocated before.
+pub fn count() {
+    COUNTS.store(true, Ordering::Relaxed);
+}
+
+/// Bytes that are allocated now; `None` where they are not counted.
 pub fn live() -> Option<Bytes> {
     counted(&LIVE)
 }
 
-/// The most bytes that were allocated at once since [`reset_peak`]; `None` where no program counts them.
+/// The most bytes that were allocated at once since [`reset_peak`]; `None` where they are not counted.
 pub fn peak() -> Option<Bytes> {
     counted(&PEAK)
 }
@@ -47,13 +57,18 @@ pub fn reset_peak() {
     PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// A program that runs has allocated something: nothing means that nobody counts.
-fn counted(bytes: &AtomicU64) -> Option<Bytes> {
-    Some(Bytes(bytes.load(Ordering::Relaxed))).filter(|bytes| bytes.get() > 0)
+fn counted(bytes: &AtomicI64) -> Option<Bytes> {
+    let bytes = || Bytes(u64::try_from(bytes.load(Ordering::Relaxed)).unwrap_or(0));
+    COUNTS.load(Ordering::Relaxed).then(bytes)
 }
 
 fn add(bytes: usize) {
-    let live = LIVE.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+    if !COUNTS.load(Ordering::Relaxed) {
+        return;
+    }
+    // No block is larger than the address space.
+    let bytes = bytes as i64;
+    let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
     // Rarely a new peak: a look is cheaper than a write that other threads wait for.
     if live > PEAK.load(Ordering::Relaxed) {
         PEAK.fetch_max(live, Ordering::Relaxed);
@@ -61,14 +76,16 @@ fn add(bytes: usize) {
 }
 
 fn remove(bytes: usize) {
-    LIVE.fetch_sub(bytes as u64, Ordering::Relaxed);
+    if COUNTS.load(Ordering::Relaxed) {
+        LIVE.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
 }
 
-// SAFETY: every call is the system allocator's with the same arguments, whose contract is this trait's.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is the other allocator's with the same arguments, whose contract is this trait's.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        let block = unsafe { System.alloc(layout) };
+        let block = unsafe { self.0.alloc(layout) };
         if !block.is_null() {
             add(layout.size());
         }
@@ -77,7 +94,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        let block = unsafe { System.alloc_zeroed(layout) };
+        let block = unsafe { self.0.alloc_zeroed(layout) };
         if !block.is_null() {
             add(layout.size());
         }
@@ -86,13 +103,13 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(block, layout) };
+        unsafe { self.0.dealloc(block, layout) };
         remove(layout.size());
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        let new = unsafe { System.realloc(block, layout, size) };
+        let new = unsafe { self.0.realloc(block, layout, size) };
         if !new.is_null() {
             add(size);
             remove(layout.size());
