@@ -50,12 +50,13 @@ const PAUSE = 60;
 const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
 
 test("from an input to its answer", async (context) => {
-  // No accelerator, so that the answer is of the step alone: no allocator is replayed.
-  const fields = { n: "8", zero: "3" };
-  for (const [tab, question, rest] of [
-    ["memory", "ledger", " -n 8 --zero 3 --timeline"],
-    ["flop", "flops", ""],
+  // Without an accelerator the answer is of the step alone; with one its allocator is replayed, too.
+  for (const [tab, question, rest, more] of [
+    ["memory", "ledger", " -n 8 --zero 3 --timeline", {}],
+    ["memory", "ledger", " -n 8 --zero 3 --hw h100-sxm --timeline", { hw: "h100-sxm" }],
+    ["flop", "flops", "", {}],
   ]) {
+    const fields = { n: "8", zero: "3", ...more };
     for (const model of ["gpt2", "llama-3.1-8b", "llama-3.1-405b", "deepseek-v3"]) {
       const { page } = await open(browser, server.address + fragment({ tab, m: model, ...fields }));
       await answered(page, `napkin ${question} ${model}${rest}`);
@@ -69,7 +70,7 @@ test("from an input to its answer", async (context) => {
         // The first answers are those of code that is not optimised yet.
         const half = INPUTS >> 1;
         const [first, later] = [median(answers.slice(0, half + 1)), median(answers.slice(half))].map((ms) => ms.toFixed(1));
-        context.diagnostic(`${question} ${model}, another ${name}: ${first}, then ${later} ms from input to answer, ${median(drawn.slice(half)).toFixed(1)} ms to its frame`);
+        context.diagnostic(`${question} ${model}${more.hw ? ` on ${more.hw}` : ""}, another ${name}: ${first}, then ${later} ms from input to answer, ${median(drawn.slice(half)).toFixed(1)} ms to its frame`);
         assert.ok(median(answers) < 10_000);
       }
       await page.context().close();

@@ -12,6 +12,7 @@ use crate::params::Counts;
 use crate::phrase;
 use crate::report::{Block, Cell, KeyValue, Report, Value, Verdict};
 use crate::scaling;
+use crate::timeline::Device;
 
 /// What to grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +112,10 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
             (options.steps, options.warm) = (2, false);
         }
         let traced = trace(&spec, &options)?;
-        let ledger = Ledger::of(&traced, &options, request.sharding, &spec.names, request.runtime);
+        let empty = Device::new(&traced, &options, request.sharding, Blocks::of(&spec.names));
+        let (ledger, _) = Ledger::on(empty.clone(), &spec.names, request.runtime);
         let sized = Request { options, ..request.clone() };
-        let device = OnDevice::named(Blocks::of(&spec.names), &traced, &ledger, &sized, Some(capacity));
+        let device = OnDevice::on(&empty, &traced, &ledger, &sized, Some(capacity));
         Ok((device.total.get(), device.fits()))
     };
     let smallest = grow.smallest();

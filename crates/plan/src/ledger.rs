@@ -235,9 +235,9 @@ pub fn report(model: &Model, request: &Request<'_>, levers: bool) -> Result<Repo
     let traced = model.trace(&request.options)?;
     let names = &model.spec.names;
     let empty = Device::new(&traced, &request.options, request.sharding, Blocks::of(names));
-    let (ledger, begins) = Ledger::on(empty, names, request.runtime);
-    let device = OnDevice::of(model, &traced, &ledger, request);
+    let (ledger, begins) = Ledger::on(empty.clone(), names, request.runtime);
     let capacity = request.hardware.map(Hardware::capacity);
+    let device = OnDevice::on(&empty, &traced, &ledger, request, capacity);
     let answer = match capacity {
         Some(capacity) => phrase![device.total, " of ", capacity],
         None => phrase![device.total],

@@ -14,6 +14,7 @@ use crate::model::Model;
 use crate::phrase;
 use crate::report::{Cell, Column, Phrase, Row, Table, Value};
 use crate::runtime::{self, Part};
+use crate::timeline::Device;
 
 /// A step on a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,13 +64,25 @@ impl OnDevice {
         request: &Request<'_>,
         capacity: Option<Bytes>,
     ) -> Self {
+        let empty = Device::new(traced, &request.options, request.sharding, blocks);
+        Self::on(&empty, traced, ledger, request, capacity)
+    }
+
+    /// The same, where the device on which nothing is allocated yet is there.
+    pub fn on(
+        empty: &Device<'_>,
+        traced: &StepTrace,
+        ledger: &Ledger,
+        request: &Request<'_>,
+        capacity: Option<Bytes>,
+    ) -> Self {
         let Some(process) = &request.process else {
             let total = Bytes(ledger.peak_bytes);
             let refused = capacity.is_some_and(|capacity| total > capacity);
             return Self { reserved: None, total, capacity, paged: None, refused }.paging(traced, request);
         };
         let room = capacity.map(|capacity| capacity.saturating_sub(request.runtime));
-        let reserved = process.wanted(traced, &request.options, request.sharding, blocks, room);
+        let reserved = process.wanted(empty, room);
         let refused = reserved.refused.is_some();
         let total = Bytes(reserved.end.peak_reserved.saturating_add(request.runtime.get()));
         Self { reserved: Some(reserved), total, capacity, paged: None, refused }.paging(traced, request)

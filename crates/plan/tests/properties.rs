@@ -430,14 +430,8 @@ fn what_fits_fits_and_one_more_does_not() {
     let fits = |seq_len: u64| {
         let options = StepOptions { seq_len, steps: 2, warm: false, ..options };
         let traced = model.trace(&options).unwrap();
-        let reserved = napkin_plan::allocator::Process::default().reserve(
-            &traced,
-            &options,
-            sharding,
-            Blocks::of(&model.spec.names),
-            Some(capacity),
-        );
-        reserved.refused.is_none()
+        let empty = Device::new(&traced, &options, sharding, Blocks::of(&model.spec.names));
+        napkin_plan::allocator::Process::default().reserve(&empty, Some(capacity)).refused.is_none()
     };
     assert_eq!((fits(found.size), fits(found.size + 1)), (true, false), "{found:?}");
     for (grow, at) in [

@@ -6,7 +6,7 @@ use napkin_plan::allocator::Process;
 use napkin_plan::ledger;
 use napkin_plan::on_device::OnDevice;
 use napkin_plan::sharding::Sharding;
-use napkin_plan::timeline::Timeline;
+use napkin_plan::timeline::{Device, Timeline};
 use napkin_plan::{model::Model, presets};
 use nn::blocks::Blocks;
 use nn::step::{Precision, StepOptions, Until};
@@ -124,7 +124,7 @@ fn what_pytorch_reserves_for_a_step() {
             let allocated = allocated.phases.iter().map(|phase| phase.peak_bytes).max().unwrap();
             for conf in ["", "expandable_segments:True", "max_split_size_mb:64"] {
                 let process = Process { conf: conf.parse().unwrap(), workspace: Bytes(8 << 20), ..Process::default() };
-                let reserve = |device| process.reserve(&traced, &options, sharding, blocks, device);
+                let reserve = |device| process.reserve(&Device::new(&traced, &options, sharding, blocks), device);
                 let reserved = reserve(None);
                 assert!(reserved.steady && reserved.refused.is_none() && reserved.end.retries == 0, "{case} {conf}");
                 // What is live together is what the timeline counts, but for a gradient that is whole until its shard is cut.

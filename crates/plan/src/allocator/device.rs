@@ -86,55 +86,56 @@ struct Pool {
     clock: u64,
 }
 
-/// Free blocks by their bytes, smallest first. Of thousands of free blocks a few dozen sizes are left, so that no list is long.
+/// Free blocks by their bytes. Of thousands of free blocks there are a few dozen sizes, so that no list is long.
 #[derive(Clone, Debug, Default)]
-struct Free(Vec<OfSize>);
-
-/// Free blocks of one size.
-#[derive(Clone, Debug)]
-struct OfSize {
-    bytes: u64,
-    /// Start and number of each, the highest first: the lowest is taken, and comes off the end.
-    blocks: Vec<(u64, u32)>,
+struct Free {
+    /// Bytes of the blocks of each list, the fewest first.
+    sizes: Vec<u64>,
+    /// Start and number of each block of a size, the highest first: the lowest is taken, and comes off the end.
+    blocks: Vec<Vec<(u64, u32)>>,
 }
 
 impl Free {
-    /// Where the first size of at least so many bytes stands.
+    /// The first list of blocks of at least so many bytes.
     fn at(&self, bytes: u64) -> usize {
-        self.0.partition_point(|size| size.bytes < bytes)
+        self.sizes.partition_point(|size| *size < bytes)
     }
 
     fn insert(&mut self, bytes: u64, start: u64, id: u32) {
         let at = self.at(bytes);
-        match self.0.get_mut(at) {
-            Some(OfSize { bytes: known, blocks }) if *known == bytes => {
-                blocks.insert(blocks.partition_point(|one| one.0 > start), (start, id));
-            }
-            _ => self.0.insert(at, OfSize { bytes, blocks: vec![(start, id)] }),
+        if self.sizes.get(at) == Some(&bytes) {
+            let blocks = &mut self.blocks[at];
+            blocks.insert(blocks.partition_point(|one| one.0 > start), (start, id));
+        } else {
+            self.sizes.insert(at, bytes);
+            self.blocks.insert(at, vec![(start, id)]);
         }
     }
 
     /// Whether it was there.
     fn remove(&mut self, bytes: u64, start: u64) -> bool {
         let at = self.at(bytes);
-        let Some(OfSize { blocks, .. }) = self.0.get_mut(at).filter(|size| size.bytes == bytes) else { return false };
+        if self.sizes.get(at) != Some(&bytes) {
+            return false;
+        }
+        let blocks = &mut self.blocks[at];
         let Ok(found) = blocks.binary_search_by(|one| start.cmp(&one.0)) else { return false };
         blocks.remove(found);
         if blocks.is_empty() {
-            self.0.remove(at);
+            self.sizes.remove(at);
+            self.blocks.remove(at);
         }
         true
     }
 
     /// Those of at least so many bytes, smallest first and among equals lowest first.
     fn of_at_least(&self, bytes: u64) -> impl Iterator<Item = u32> {
-        self.0[self.at(bytes)..].iter().flat_map(|size| size.blocks.iter().rev().map(|&(_, id)| id))
+        self.blocks[self.at(bytes)..].iter().flat_map(|blocks| blocks.iter().rev().map(|&(_, id)| id))
     }
 
     /// Bytes and number of the largest, of equals the highest.
     fn largest(&self) -> Option<(u64, u32)> {
-        let size = self.0.last()?;
-        Some((size.bytes, size.blocks.first()?.1))
+        Some((*self.sizes.last()?, self.blocks.last()?.first()?.1))
     }
 }
 

@@ -1,7 +1,5 @@
 //! The allocations of a training step, given to the allocator.
 
-use nn::blocks::Blocks;
-use nn::step::{StepOptions, StepTrace};
 use std::collections::BTreeSet;
 use tensor::Trace;
 use tensor::meter::{Mark, MemoryChange, TensorRef};
@@ -9,7 +7,7 @@ use tensor::ops::Op;
 use units::Bytes;
 
 use super::{Allocator, BlockId, Conf, OutOfMemory, Usage};
-use crate::sharding::{Sharding, Unit};
+use crate::sharding::Unit;
 use crate::timeline::{Device, last_step};
 
 /// The allocator of a process.
@@ -69,21 +67,14 @@ pub struct Reserved {
 const MOST_REPEATS: u64 = 6;
 
 impl Process {
-    /// Replays a traced run on one device of `sharding`, its last step again until nothing changes; `device` is what the
-    /// driver can give, without limit where it is not said.
-    pub fn reserve(
-        &self,
-        traced: &StepTrace,
-        options: &StepOptions,
-        sharding: Sharding,
-        blocks: Blocks,
-        device: Option<Bytes>,
-    ) -> Reserved {
-        let trace = &traced.trace;
+    /// Replays a traced run on a device on which nothing is allocated yet, its last step again until nothing changes; `room` is
+    /// what the driver can give, without limit where it is not said.
+    pub fn reserve(&self, empty: &Device<'_>, room: Option<Bytes>) -> Reserved {
+        let trace = empty.trace();
         let mut replay = Replay {
             trace,
-            device: Device::new(traced, options, sharding, blocks),
-            allocator: Allocator::new(self.conf.clone(), device.map(Bytes::get)),
+            device: empty.clone(),
+            allocator: Allocator::new(self.conf.clone(), room.map(Bytes::get)),
             held: vec![None; trace.storages.len()],
             units: Vec::new(),
             place: None,
@@ -94,7 +85,7 @@ impl Process {
         };
         // The first op that is no part of building the model makes the handle of the library.
         let first = trace.marks.get(1).map_or(0, |mark| mark.memory as usize);
-        let mut steps = options.steps;
+        let mut steps = updates(trace);
         let mut steady = false;
         let result = (|| {
             replay.run(0..first)?;
@@ -123,20 +114,18 @@ impl Process {
     }
 
     /// The same; what the device refuses is what the step would take where that much is there, and stays refused.
-    pub fn wanted(
-        &self,
-        traced: &StepTrace,
-        options: &StepOptions,
-        sharding: Sharding,
-        blocks: Blocks,
-        device: Option<Bytes>,
-    ) -> Reserved {
-        let found = self.reserve(traced, options, sharding, blocks, device);
+    pub fn wanted(&self, empty: &Device<'_>, room: Option<Bytes>) -> Reserved {
+        let found = self.reserve(empty, room);
         match found.refused {
-            Some(_) => Reserved { refused: found.refused, ..self.reserve(traced, options, sharding, blocks, None) },
+            Some(_) => Reserved { refused: found.refused, ..self.reserve(empty, None) },
             None => found,
         }
     }
+}
+
+/// Optimizer steps of a trace.
+fn updates(trace: &Trace) -> u64 {
+    trace.marks.iter().filter(|mark| mark.name.starts_with("zero")).count() as u64
 }
 
 /// Memory events of the last optimizer step, from the end of the one before; none where it leaves other storages behind

@@ -12,6 +12,7 @@ use crate::allocator::{self, Beside, Process};
 use crate::handover::Engine;
 use crate::hardware::Kind;
 use crate::runtime;
+use crate::timeline::Device;
 
 /// The device whose allocator reserves most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,7 @@ impl RankTrace {
         let held = engine::shapes(engine, &self.stages).into_iter().map(|shape| engine::held(&[shape].into(), weight));
         let beside = Beside { held: held.collect(), ..Beside::default() };
         let process = Process { workspace, beside, ..Process::default() };
-        process.wanted(&self.traced, &self.options, layout.sharding(), Blocks::of(&self.stages[0].names), room)
+        let blocks = Blocks::of(&self.stages[0].names);
+        process.wanted(&Device::new(&self.traced, &self.options, layout.sharding(), blocks), room)
     }
 }

@@ -1,6 +1,7 @@
 //! What a set-up takes, by tracing it: the program's own bytes, those of one device with its allocator, or those of the
 //! fullest rank of a layout.
 
+use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::StepOptions;
 use std::cell::RefCell;
@@ -8,6 +9,7 @@ use units::{Bytes, Diagnostics};
 
 use super::change::{Setup, Words};
 use crate::cluster::network;
+use crate::hardware::Hardware;
 use crate::layout::Layout;
 use crate::layout::estimate::{Cluster, Estimate, Run};
 use crate::layout::quick::{Book, Look};
@@ -17,6 +19,7 @@ use crate::on_device::OnDevice;
 use crate::parallel::each;
 use crate::scaling::Scaled;
 use crate::sharding::Gathering;
+use crate::timeline::Device;
 
 /// What a set-up takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -142,8 +145,11 @@ impl<'a> Alone<'a> {
         }
         let request = Request { options, sharding, ..self.request.clone() };
         let traced = scaled.whole(&options)?;
-        let ledger = Ledger::of(&traced, &options, sharding, &self.model.spec.names, request.runtime);
-        Ok(Taken::of(&ledger, &OnDevice::of(self.model, &traced, &ledger, &request)))
+        let names = &self.model.spec.names;
+        let empty = Device::new(&traced, &options, sharding, Blocks::of(names));
+        let (ledger, _) = Ledger::on(empty.clone(), names, request.runtime);
+        let capacity = request.hardware.map(Hardware::capacity);
+        Ok(Taken::of(&ledger, &OnDevice::on(&empty, &traced, &ledger, &request, capacity)))
     }
 }
 

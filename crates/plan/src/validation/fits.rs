@@ -4,10 +4,11 @@ use super::memory::{devices, follow, prepare, process, rank_stream};
 use super::ranks;
 use super::recipe::Of;
 use super::row::Row;
-use crate::allocator::Reserved;
+use crate::allocator::Process;
 use crate::hardware::Hardware;
 use crate::layout::Layout;
 use crate::runtime;
+use crate::timeline::Device;
 use units::Bytes;
 
 /// Whether the run of a row is expected to find no memory on the device of one of its ranks.
@@ -45,7 +46,8 @@ pub fn runs_out(row: &Row) -> Result<bool, String> {
             let mut process = process(row, &rank.traced.params, layout.sharding(), stream, &mut assumed)?;
             process.beside.frees_late = true;
             let blocks = ranks::blocks_of(&rank);
-            if process.reserve(&rank.traced, &rank.options, layout.sharding(), blocks, Some(room)).refused.is_some() {
+            let empty = Device::new(&rank.traced, &rank.options, layout.sharding(), blocks);
+            if process.reserve(&empty, Some(room)).refused.is_some() {
                 return Ok(true);
             }
         }
@@ -81,8 +83,8 @@ fn room(row: &Row, outside: impl Fn(&Hardware) -> u64) -> Option<Bytes> {
 
 /// The most that the allocator of a row's device reserves for a step. Near the end of the memory it gives back what was cached,
 /// and reserves less than without an end; where even that is not enough, the end is not looked at.
-pub(super) fn reserved(row: &Row, devices: u64, replay: impl Fn(Option<Bytes>) -> Reserved) -> u64 {
-    replay(room(row, |device| runtime::bytes(device, devices).get())).end.peak_reserved
+pub(super) fn reserved(row: &Row, devices: u64, process: &Process, empty: &Device<'_>) -> u64 {
+    process.wanted(empty, room(row, |device| runtime::bytes(device, devices).get())).end.peak_reserved
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::runtime;
 use crate::sharding::Sharding;
+use crate::timeline::Device;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -109,8 +110,8 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
             let process =
                 process(row, &rank.traced.params, layout.sharding(), Some(rank_stream(&run, &layout)), &mut assumed)?;
             let blocks = ranks::blocks_of(rank);
-            let replay = |end| process.wanted(&rank.traced, &rank.options, layout.sharding(), blocks, end);
-            Ok(fits::reserved(row, layout.devices(), replay))
+            let empty = Device::new(&rank.traced, &rank.options, layout.sharding(), blocks);
+            Ok(fits::reserved(row, layout.devices(), &process, &empty))
         });
         let bytes = bytes.collect::<Result<Vec<_>, String>>()?;
         (bytes.into_iter().max().ok_or("no rank")?, layout.to_string())
@@ -119,8 +120,8 @@ pub fn peak(row: &Row) -> Result<Peak, String> {
         let names = &model.spec.names;
         let bytes = if reserved {
             let process = process(row, &traced.params, sharding, None, &mut assumed)?;
-            let replay = |end| process.wanted(&traced, options, sharding, Blocks::of(names), end);
-            fits::reserved(row, sharding.dp, replay)
+            let empty = Device::new(&traced, options, sharding, Blocks::of(names));
+            fits::reserved(row, sharding.dp, &process, &empty)
         } else {
             let beside = beside(row, sharding, &traced.params, &mut assumed);
             let ledger = Ledger::of(&traced, options, sharding, names, Bytes::ZERO);
