@@ -113,9 +113,9 @@ pub fn find(spec: &ModelSpec, request: &Request<'_>, grow: Grow, capacity: Bytes
         }
         let traced = trace(&spec, &options)?;
         let empty = Device::new(&traced, &options, request.sharding, Blocks::of(&spec.names));
-        let (ledger, _) = Ledger::on(empty.clone(), &spec.names, request.runtime);
+        let tensors = ledger::peak_on(empty.clone(), request.runtime);
         let sized = Request { options, ..request.clone() };
-        let device = OnDevice::on(&empty, &traced, &ledger, &sized, Some(capacity));
+        let device = OnDevice::on(&empty, &traced, tensors, &sized, Some(capacity));
         Ok((device.total.get(), device.fits()))
     };
     let smallest = grow.smallest();

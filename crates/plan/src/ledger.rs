@@ -109,6 +109,13 @@ pub fn highest(phases: &[Phase]) -> Option<usize> {
     steady(phases).max_by_key(|&i| (phases[i].peak_bytes, std::cmp::Reverse(i)))
 }
 
+/// Bytes at the peak of a run on a device that holds nothing yet, with what lies outside of the program.
+pub fn peak_on(device: Device<'_>, runtime: Bytes) -> Bytes {
+    let (Timeline { phases, .. }, _) = Timeline::on(device);
+    let peak = highest(&phases).map_or(0, |i| phases[i].peak_bytes);
+    Bytes(peak.saturating_add(runtime.get()))
+}
+
 impl Ledger {
     /// Replays a trace on one device of `sharding`.
     pub fn of(
@@ -237,7 +244,7 @@ pub fn report(model: &Model, request: &Request<'_>, levers: bool) -> Result<Repo
     let empty = Device::new(&traced, &request.options, request.sharding, Blocks::of(names));
     let (ledger, begins) = Ledger::on(empty.clone(), names, request.runtime);
     let capacity = request.hardware.map(Hardware::capacity);
-    let device = OnDevice::on(&empty, &traced, &ledger, request, capacity);
+    let device = OnDevice::on(&empty, &traced, Bytes(ledger.peak_bytes), request, capacity);
     let answer = match capacity {
         Some(capacity) => phrase![device.total, " of ", capacity],
         None => phrase![device.total],

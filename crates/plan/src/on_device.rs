@@ -65,21 +65,20 @@ impl OnDevice {
         capacity: Option<Bytes>,
     ) -> Self {
         let empty = Device::new(traced, &request.options, request.sharding, blocks);
-        Self::on(&empty, traced, ledger, request, capacity)
+        Self::on(&empty, traced, Bytes(ledger.peak_bytes), request, capacity)
     }
 
-    /// The same, where the device on which nothing is allocated yet is there.
+    /// The same, given the device on which nothing is allocated yet, and the peak of its tensors with what lies outside.
     pub fn on(
         empty: &Device<'_>,
         traced: &StepTrace,
-        ledger: &Ledger,
+        tensors: Bytes,
         request: &Request<'_>,
         capacity: Option<Bytes>,
     ) -> Self {
         let Some(process) = &request.process else {
-            let total = Bytes(ledger.peak_bytes);
-            let refused = capacity.is_some_and(|capacity| total > capacity);
-            return Self { reserved: None, total, capacity, paged: None, refused }.paging(traced, request);
+            let refused = capacity.is_some_and(|capacity| tensors > capacity);
+            return Self { reserved: None, total: tensors, capacity, paged: None, refused }.paging(traced, request);
         };
         let room = capacity.map(|capacity| capacity.saturating_sub(request.runtime));
         let reserved = process.wanted(empty, room);

@@ -9,7 +9,7 @@
 use nn::blocks::Blocks;
 use nn::spec::ModelSpec;
 use nn::step::{StepOptions, StepTrace};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use tensor::meter::MemoryChange;
 use units::{Bytes, Diagnostics};
@@ -27,17 +27,23 @@ const SHORT: [usize; 2] = [4, 6];
 pub struct Scaled<'a> {
     spec: &'a ModelSpec,
     options: StepOptions,
-    traced: Vec<StepTrace>,
+    /// Once they are asked for.
+    traced: OnceCell<Vec<StepTrace>>,
     /// The whole step that was asked for last.
     whole: RefCell<Option<(StepOptions, Rc<StepTrace>)>>,
 }
 
 impl<'a> Scaled<'a> {
     /// Of a model's step.
-    ///
-    /// # Errors
-    /// As [`trace`].
-    pub fn of(spec: &'a ModelSpec, options: &StepOptions) -> Result<Self, Diagnostics> {
+    pub fn of(spec: &'a ModelSpec, options: &StepOptions) -> Self {
+        Self { spec, options: *options, traced: OnceCell::new(), whole: RefCell::default() }
+    }
+
+    fn traced(&self) -> Result<&[StepTrace], Diagnostics> {
+        if let Some(traced) = self.traced.get() {
+            return Ok(traced);
+        }
+        let (spec, options) = (self.spec, &self.options);
         let alike = spec.order.is_none()
             && spec.layers.windows(2).all(|w| std::sync::Arc::ptr_eq(&w[0], &w[1]) || w[0] == w[1]);
         let traced = if !alike || !spec.tuning.is_uniform() || spec.depth() <= SHORT[1] {
@@ -50,7 +56,7 @@ impl<'a> Scaled<'a> {
             };
             SHORT.into_iter().map(short).collect::<Result<_, _>>()?
         };
-        Ok(Self { spec, options: *options, traced, whole: RefCell::default() })
+        Ok(self.traced.get_or_init(|| traced))
     }
 
     /// The whole step, with these options; it is traced once, however states are divided.
@@ -67,9 +73,12 @@ impl<'a> Scaled<'a> {
     }
 
     /// The peak where states are divided so, with what lies outside.
-    pub fn peak(&self, sharding: Sharding, runtime: Bytes) -> u64 {
+    ///
+    /// # Errors
+    /// As [`trace`].
+    pub fn peak(&self, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
         let timeline = |traced: &StepTrace| Timeline::of(traced, &self.options, sharding, Blocks::of(&self.spec.names));
-        let highest = match self.traced.as_slice() {
+        let highest = match self.traced()? {
             [short, long] => self.on_a_line([short, long].map(|traced| {
                 let timeline = timeline(traced);
                 let moments = moments(traced, &timeline);
@@ -80,7 +89,7 @@ impl<'a> Scaled<'a> {
                 phases[steady(&phases)].iter().map(|p| p.peak_bytes).max()
             }
         };
-        highest.unwrap_or(0).saturating_add(runtime.get())
+        Ok(highest.unwrap_or(0).saturating_add(runtime.get()))
     }
 
     fn on_a_line(&self, [(phases, a), (longer, b)]: [(Vec<Phase>, Vec<Vec<Moment>>); 2]) -> Option<u64> {
@@ -106,7 +115,7 @@ impl<'a> Scaled<'a> {
 /// # Errors
 /// As [`trace`].
 pub fn peak(spec: &ModelSpec, options: &StepOptions, sharding: Sharding, runtime: Bytes) -> Result<u64, Diagnostics> {
-    Ok(Scaled::of(spec, options)?.peak(sharding, runtime))
+    Scaled::of(spec, options).peak(sharding, runtime)
 }
 
 /// An allocation.

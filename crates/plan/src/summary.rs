@@ -272,12 +272,12 @@ fn more_devices(
     let more = |power: u32| Sharding { gathering: request.sharding.gathering, ..Sharding::new(3, 1 << power) };
     let least = |options: &StepOptions| -> Result<Option<(Setup, Taken)>, Diagnostics> {
         let on = |power| Setup::alone(options, more(power));
-        let scaled = Scaled::of(&model.spec, &on(0).options().steady())?;
+        let scaled = Scaled::of(&model.spec, &on(0).options().steady());
         // The allocator takes more than the estimate.
         let (mut low, mut high) = (request.sharding.dp.checked_ilog2().unwrap_or(0) + 1, MOST_DEVICES + 1);
         while low < high {
             let middle = low.midpoint(high);
-            let fits = scaled.peak(more(middle), request.runtime) <= capacity.get();
+            let fits = scaled.peak(more(middle), request.runtime)? <= capacity.get();
             if fits { high = middle } else { low = middle + 1 }
         }
         let taken = |power| {

@@ -13,7 +13,7 @@ use crate::hardware::Hardware;
 use crate::layout::Layout;
 use crate::layout::estimate::{Cluster, Estimate, Run};
 use crate::layout::quick::{Book, Look};
-use crate::ledger::{Ledger, Request};
+use crate::ledger::{self, Ledger, Request};
 use crate::model::Model;
 use crate::on_device::OnDevice;
 use crate::parallel::each;
@@ -41,9 +41,9 @@ impl Taken {
     }
 
     /// What an answer says.
-    fn of(ledger: &Ledger, device: &OnDevice) -> Self {
+    fn of(tensors: Bytes, device: &OnDevice) -> Self {
         let reserved = device.reserved.as_ref().map(|_| device.total.get());
-        Self { tensors: ledger.peak_bytes, reserved, fits: device.fits(), seconds: None }
+        Self { tensors: tensors.get(), reserved, fits: device.fits(), seconds: None }
     }
 
     /// What an estimate says.
@@ -105,10 +105,10 @@ pub struct Own<'a> {
 }
 
 impl Own<'_> {
-    fn taken(&self, scaled: &Scaled<'_>, setup: &Setup) -> Taken {
-        let tensors = scaled.peak(setup.layout.sharding(), self.runtime);
+    fn taken(&self, scaled: &Scaled<'_>, setup: &Setup) -> Result<Taken, Diagnostics> {
+        let tensors = scaled.peak(setup.layout.sharding(), self.runtime)?;
         let fits = self.budget.is_none_or(|budget| tensors <= budget);
-        Taken { tensors, reserved: None, fits, seconds: None }
+        Ok(Taken { tensors, reserved: None, fits, seconds: None })
     }
 }
 
@@ -126,7 +126,7 @@ pub struct Alone<'a> {
 impl<'a> Alone<'a> {
     /// Of a question, and its answer.
     pub fn new(model: &'a Model, request: &'a Request<'a>, ledger: &Ledger, device: &OnDevice) -> Self {
-        Self { model, request, clock: Clock::of(model, request), now: Taken::of(ledger, device) }
+        Self { model, request, clock: Clock::of(model, request), now: Taken::of(Bytes(ledger.peak_bytes), device) }
     }
 
     /// What a set-up takes whose step is traced.
@@ -138,18 +138,21 @@ impl<'a> Alone<'a> {
         if (options, sharding) == (self.request.options, self.request.sharding) {
             return Ok(self.now);
         }
-        // The allocator only adds: what has no room by its tensors alone needs no trace of its own.
-        let tensors = scaled.peak(sharding, self.request.runtime);
-        if self.room().is_some_and(|room| tensors > room + room / 100) {
-            return Ok(Taken { tensors, reserved: None, fits: false, seconds: None });
+        // The allocator only adds: what has no room by its tensors alone needs no trace of its own. Where there is room as it is, a
+        // change that frees memory has room.
+        if let Some(room) = self.room().filter(|_| !self.now.fits) {
+            let tensors = scaled.peak(sharding, self.request.runtime)?;
+            if tensors > room + room / 100 {
+                return Ok(Taken { tensors, reserved: None, fits: false, seconds: None });
+            }
         }
         let request = Request { options, sharding, ..self.request.clone() };
         let traced = scaled.whole(&options)?;
         let names = &self.model.spec.names;
         let empty = Device::new(&traced, &options, sharding, Blocks::of(names));
-        let (ledger, _) = Ledger::on(empty.clone(), names, request.runtime);
+        let tensors = ledger::peak_on(empty.clone(), request.runtime);
         let capacity = request.hardware.map(Hardware::capacity);
-        Ok(Taken::of(&ledger, &OnDevice::on(&empty, &traced, &ledger, &request, capacity)))
+        Ok(Taken::of(tensors, &OnDevice::on(&empty, &traced, tensors, &request, capacity)))
     }
 }
 
@@ -170,8 +173,7 @@ fn by_step(
     }
     let all = each(&steps, |(options, of)| {
         let scaled = Scaled::of(spec, options);
-        let taken = |i: usize| taken(scaled.as_ref().map_err(Clone::clone)?, &setups[i]);
-        of.iter().map(|&i| (i, taken(i))).collect::<Vec<_>>()
+        of.iter().map(|&i| (i, taken(&scaled, &setups[i]))).collect::<Vec<_>>()
     });
     let mut all: Vec<_> = all.into_iter().flatten().collect();
     all.sort_by_key(|(i, _)| *i);
@@ -270,11 +272,11 @@ impl Measure for Own<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
-        Ok(self.taken(&Scaled::of(self.spec, &setup.options().steady())?, setup))
+        self.taken(&Scaled::of(self.spec, &setup.options().steady()), setup)
     }
 
     fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
-        by_step(self.spec, setups, |scaled, setup| Ok(self.timed(setup, self.taken(scaled, setup), worth)))
+        by_step(self.spec, setups, |scaled, setup| Ok(self.timed(setup, self.taken(scaled, setup)?, worth)))
     }
 
     fn seconds(&self, setup: &Setup) -> Option<f64> {
@@ -296,7 +298,7 @@ impl Measure for Alone<'_> {
     }
 
     fn measure(&self, setup: &Setup) -> Result<Taken, Diagnostics> {
-        self.taken(&Scaled::of(&self.model.spec, &setup.options().steady())?, setup)
+        self.taken(&Scaled::of(&self.model.spec, &setup.options().steady()), setup)
     }
 
     fn measure_all(&self, setups: &[Setup], worth: Worth<'_>) -> Vec<Result<Taken, Diagnostics>> {
