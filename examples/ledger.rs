@@ -13,6 +13,7 @@ use nn::step::{Precision, StepOptions, Until};
 use nn::{Profile, Recompute};
 use plan::model::Model;
 use plan::reconcile::{Gaps, StepWork};
+use std::alloc::System;
 use std::error::Error;
 use tensor::CastLists;
 use train::probe::heap;
@@ -20,9 +21,10 @@ use train::reconcile::{ceilings, measure};
 use train::run::{Settings, predict};
 
 #[global_allocator]
-static HEAP: heap::Counting = heap::Counting;
+static HEAP: heap::Counting<System> = heap::Counting(System);
 
 fn main() -> Result<(), Box<dyn Error>> {
+    heap::count();
     let (name, text) = plan::presets::find("smollm2-135m").ok_or("the preset is there")?;
     // Two of its thirty blocks: enough to see every line, small enough to run anywhere.
     let overrides = [("num_hidden_layers".to_owned(), "2".to_owned())];
