@@ -93,6 +93,8 @@ struct Free {
     sizes: Vec<u64>,
     /// Start and number of each block of a size, the highest first: the lowest is taken, and comes off the end.
     blocks: Vec<Vec<(u64, u32)>>,
+    /// Lists that were emptied, for the next size that comes.
+    spare: Vec<Vec<(u64, u32)>>,
 }
 
 impl Free {
@@ -107,8 +109,10 @@ impl Free {
             let blocks = &mut self.blocks[at];
             blocks.insert(blocks.partition_point(|one| one.0 > start), (start, id));
         } else {
+            let mut blocks = self.spare.pop().unwrap_or_default();
+            blocks.push((start, id));
             self.sizes.insert(at, bytes);
-            self.blocks.insert(at, vec![(start, id)]);
+            self.blocks.insert(at, blocks);
         }
     }
 
@@ -123,7 +127,7 @@ impl Free {
         blocks.remove(found);
         if blocks.is_empty() {
             self.sizes.remove(at);
-            self.blocks.remove(at);
+            self.spare.push(self.blocks.remove(at));
         }
         true
     }
