@@ -165,6 +165,27 @@ fn changes_that_make_it_fit_do() {
     }
 }
 
+/// What a change of a step that fits is said to take is what the step takes that has it; and none makes it larger.
+#[test]
+fn the_largest_levers_are_steps_with_their_allocators() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let words = "plan llama-3.1-8b --hw h100-sxm -n 8 --seq-len 2048";
+    let answer = |words: &str| -> serde_json::Value {
+        let (code, out, err) = run(folder.path(), &format!("{words} --json"));
+        assert_eq!(code, Some(0), "{words}: {err}");
+        serde_json::from_str(&out).expect("JSON")
+    };
+    let total = |json: &serde_json::Value| json["result"]["ledger"]["device"]["total_bytes"].as_u64().expect("bytes");
+    let json = answer(words);
+    let levers = json["result"]["levers"].as_array().expect("levers");
+    assert!(levers.len() >= 3, "{levers:?}");
+    for lever in levers {
+        let then = total(&answer(&with_flags(words, lever["flags"].as_str().expect("flags"))));
+        assert_eq!((&lever["peak_bytes_about"], &lever["with_allocator"]), (&then.into(), &true.into()), "{lever}");
+        assert_eq!(lever["frees_bytes_about"].as_u64(), total(&json).checked_sub(then), "{lever}");
+    }
+}
+
 /// A command line on which these flags take the place of those there.
 fn with_flags(words: &str, flags: &str) -> String {
     let mut words: Vec<&str> = words.split(' ').collect();

@@ -519,6 +519,12 @@ fn flags_that_change_nothing_are_refused() {
         ("mfu --matmul 8x8x8 --seconds 1 --per-device --doc-len 8 --hw h100-sxm", "--per-device, --doc-len changes"),
         ("train --schedule cosine --decay-steps 10 --no-save", "--decay-steps changes nothing"),
         ("train --schedule constant --min-lr 0.1 --no-save", "--min-lr changes nothing"),
+        ("params gpt2 --json -o no-such-folder/x.md", "`--json` is for the terminal"),
+        ("time dense:7B --tokens 1T --hw h100-sxm --peak 990", "try: 990TFLOP/s"),
+        ("mfu --matmul 0x8x8 --seconds 1 --hw h100-sxm", "`0x8x8` is no m × k × n"),
+        ("layout gpt2 --hw h100-sxm -n 8", "--dp 8, or another degree"),
+        ("afford --hw h100-sxm -n 1024", "napkin afford --help lists what it takes"),
+        ("flops gpt2 --hw h100-sxm", "napkin plan MODEL --hw NAME"),
     ] {
         let text = refusal(&split(words));
         assert!(text.contains(says), "{words}: {text}");
@@ -717,6 +723,13 @@ fn files_by_extension_and_never_overwritten() {
     assert!(refusal(&[&LECTURE[..], &["-o", "a.docx"]].concat()).contains(".txt, .md, .csv, .json, .html or .svg"));
     assert!(refusal(&[&LECTURE[..], &["-o", "a.trace.json"]].concat()).contains("napkin ledger MODEL --timeline"));
     assert!(refusal(&["models", "-o", "a.svg"]).contains("has no drawing"));
+    // What was read stays, even by force.
+    let path = folder.join("config.json");
+    let config = plan::presets::find("gpt2").expect("the preset").1;
+    std::fs::write(&path, config).expect("a file");
+    let path = path.to_str().expect("a path in UTF-8");
+    assert!(refusal(&["params", path, "-o", path, "--force"]).contains("was read for this answer"));
+    assert_eq!(std::fs::read_to_string(path).expect("the file"), config);
 }
 
 /// A snapshot of PyTorch's memory is named by the step it was taken in, and a pickle that would run something is refused.
