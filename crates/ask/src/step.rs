@@ -16,7 +16,7 @@ use tensor::{CastLists, DType};
 use units::{Bytes, Diagnostic, Flops, Params};
 
 use crate::model_args::{ReadingArgs, TuningArgs};
-use crate::parse::{Reader, count, positive_share, some};
+use crate::parse::{Reader, positive_share, some};
 
 /// The work of one token: a model, a bare count, or a number.
 #[derive(Clone, Debug, Default, Args)]
@@ -282,7 +282,7 @@ impl StepArgs {
     pub fn read(&self, read: &mut Reader<'_>, model: Option<&Model>, hardware: Option<&Hardware>) -> StepOptions {
         let on_gpu = hardware.is_some_and(|h| h.kind == Kind::Gpu);
         let number = |read: &mut Reader<'_>, flag: &str, text: &Option<String>, default: u64| {
-            read.flag_with(flag, text.as_deref(), count).unwrap_or(default)
+            read.flag_with(flag, text.as_deref(), some).unwrap_or(default)
         };
         let profile = word::<Profile>(read, "--profile", self.profile.as_deref()).unwrap_or(Profile::Fused);
         let optimizer = self.rule(read).unwrap_or((optim::Kind::AdamW, None));
